@@ -46,12 +46,12 @@ class Table:
     Attributes:
       path: The file.
       columns: The values of each column, by name; None for a missing one.
-      places: The place of each row, for error messages.
+      locations: The file and line of each row, for error messages.
     """
 
     path: str
     columns: Mapping[str, list[Any]]
-    places: Sequence[str]
+    locations: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)

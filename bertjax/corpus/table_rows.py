@@ -76,12 +76,12 @@ def read_table(path: str, lines: "TableLines", header: str, **dialect) -> Table:
     columns = next(rows)
     if repeated := [name for name in columns if columns.count(name) > 1]:
         raise UserError(f"{path}:1: column {repeated[0]!r} occurs twice; rename or remove one")
-    cells, places = [], []
+    cells, locations = [], []
     for row in rows:
         cells.append(row)
-        places.append(f"{path}:{lines.number}")
+        locations.append(f"{path}:{lines.number}")
     values = zip(*cells, strict=True) if cells else ((),) * len(columns)
-    return Table(path, dict(zip(columns, map(list, values), strict=True)), places)
+    return Table(path, dict(zip(columns, map(list, values), strict=True)), locations)
 
 
 class TableLines:

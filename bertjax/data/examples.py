@@ -29,7 +29,7 @@ from jaxtyping import Bool, Int
 from bertjax.data import segments
 from bertjax.data.collate import assemble
 from bertjax.data.format import PAIRS, Corpus, ExampleSpec, Format, HostBatch
-from bertjax.data.layout import Layout, Places
+from bertjax.data.layout import Layout, TextLocations
 from bertjax.data.next_sentence import assign_partners, sample_other_documents
 from bertjax.data.random import permute, uniforms
 from bertjax.data.segments import Segment
@@ -101,13 +101,13 @@ class Examples:
         self._check_specials()
         self._layout = Layout(corpus, separated=format == "full-sentences" and sep_id is not None)
         self._lone = self._lone_documents()
-        self._places = self._make_windows(short_seq_prob)
-        self.num_examples = len(self._places)
+        self._locator = self._make_windows(short_seq_prob)
+        self.num_examples = len(self._locator)
         self._check_size()
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the examples at positions of an epoch, in a random permutation."""
-        return permute(place, self.num_examples, self.seed, "order", epoch)
+        return permute(rank, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds examples of an epoch by number.
@@ -133,24 +133,24 @@ class Examples:
             batch["pair_label"] = label.astype(np.int32)
         return batch
 
-    def _read(self, places: Places) -> tuple[SentenceTable, Segment]:
-        """Reads the sentences at places of the corpus and selects a segment for each."""
+    def _read(self, locations: TextLocations) -> tuple[SentenceTable, Segment]:
+        """Reads the sentences at locations of the corpus and selects a segment for each."""
         if self.format == "sentence-pair":
-            table = SentenceTable(self._corpus, self._layout, places, 0, 0)
-            origin = self._places.record_begin[places.first_record]
-            return table, segments.pair_neighbours(table, places, origin)
+            table = SentenceTable(self._corpus, self._layout, locations, 0, 0)
+            origin = self._locator.record_begin[locations.first_record]
+            return table, segments.pair_neighbours(table, locations, origin)
         # A sentence that is too long for an example is split into pieces that fill one exactly.
         piece = self._max_length // self._segments
-        table = SentenceTable(self._corpus, self._layout, places, self._max_length, piece)
+        table = SentenceTable(self._corpus, self._layout, locations, self._max_length, piece)
         return table, segments.fill_windows(
-            table, places, self._max_length, at_least=self._segments
+            table, locations, self._max_length, at_least=self._segments
         )
 
     def _contiguous(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"] | None]:
         """Selects the segments and labels of examples of contiguous text."""
-        table, text = self._read(self._places.places(epoch, example))
+        table, text = self._read(self._locator.locate(epoch, example))
         if self._segments == 1:
             return table, (text,), None
         a, b = segments.split(table, text, uniforms(self.seed, "split", epoch, example))
@@ -166,13 +166,13 @@ class Examples:
         """Selects next-sentence pairs: half of the second segments are from another document."""
         is_random, partner, share = self._assign_partners(epoch, example)
         rows = np.flatnonzero(is_random)
-        places = self._places.places(epoch, example)
-        table, text = self._read(places + self._places.places(epoch, partner[rows]))
+        locations = self._locator.locate(epoch, example)
+        table, text = self._read(locations + self._locator.locate(epoch, partner[rows]))
         a, b = segments.split(table, text, np.append(share, share[rows]))
         own, others = np.arange(len(example)), np.arange(len(example), len(text.row))
         a, b, random_b = a.take(own), b.take(own), b.take(others)
         if self.format == "segment-pair":
-            capacity = places.capacity - places.skipped - a.length
+            capacity = locations.capacity - locations.skipped - a.length
             random_b = segments.fill(table, random_b, capacity[rows])
         for values, random_values in zip(b, random_b, strict=True):
             values[rows] = random_values
@@ -183,12 +183,12 @@ class Examples:
     ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
         """Whether each second segment is random, the example it is from, and the split points."""
         is_random, partner, share = assign_partners(epoch, example, self.num_examples, self.seed)
-        document = self._places.document(epoch, example)
+        document = self._locator.document(epoch, example)
         is_random = is_random | self._lone[document]
         invalid = partner < 0
-        invalid |= self._places.document(epoch, np.where(invalid, example, partner)) == document
+        invalid |= self._locator.document(epoch, np.where(invalid, example, partner)) == document
         sampled = sample_other_documents(
-            epoch, example, document, self._places.examples_of_document, self.seed
+            epoch, example, document, self._locator.examples_of_document, self.seed
         )
         return is_random, np.where(invalid, sampled, partner), share
 

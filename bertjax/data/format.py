@@ -38,7 +38,7 @@ class ExampleSource(Protocol):
     max_seq_length: int
     num_examples: int
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the examples at positions of an epoch."""
         ...
 
@@ -52,9 +52,9 @@ _SAMPLE = 256
 
 def mean_tokens(examples: ExampleSource) -> float:
     """Measures the mean number of tokens of an example, without padding, on a sample of them."""
-    places = np.arange(min(_SAMPLE, examples.num_examples))
-    mask = examples.build(0, examples.order(0, places))["attention_mask"]
-    return float(mask.sum() / len(places))
+    ranks = np.arange(min(_SAMPLE, examples.num_examples))
+    mask = examples.build(0, examples.order(0, ranks))["attention_mask"]
+    return float(mask.sum() / len(ranks))
 
 
 @dataclasses.dataclass(frozen=True)

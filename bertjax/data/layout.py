@@ -37,7 +37,7 @@ class RecordSizes(Protocol):
     document: Int[np.ndarray, " R"]
 
 
-class Places(NamedTuple):
+class TextLocations(NamedTuple):
     """Locations of the text of n examples in a corpus.
 
     Attributes:
@@ -56,9 +56,9 @@ class Places(NamedTuple):
     first_record: Int[np.ndarray, " n"]
     end_record: Int[np.ndarray, " n"]
 
-    def __add__(self, other: "Places") -> "Places":
+    def __add__(self, other: "TextLocations") -> "TextLocations":
         both = zip(self, other, strict=True)
-        return Places(*(np.concatenate(pair, axis=-1) for pair in both))
+        return TextLocations(*(np.concatenate(pair, axis=-1) for pair in both))
 
 
 class Layout:

@@ -55,9 +55,9 @@ class MixtureExamples:
                 )
         self._starts = offsets(self._counts)
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the examples at positions of a period, in a random permutation."""
-        return permute(place, PERIOD, self.seed, "mixture", epoch)
+        return permute(rank, PERIOD, self.seed, "mixture", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds examples of a period by number: those of the first source come first."""
@@ -115,9 +115,9 @@ class JoinedExamples:
         self._starts = offsets(np.array([source.num_examples for source in sources]))
         self.num_examples = int(self._starts[-1])
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the examples at positions of an epoch."""
-        return permute(place, self.num_examples, self.seed, "order", epoch)
+        return permute(rank, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds examples of an epoch by number; those of the first source come first."""

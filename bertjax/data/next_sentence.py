@@ -32,12 +32,12 @@ class Pairings(NamedTuple):
 
 def assign_partners(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) -> Pairings:
     """Pair `size` examples of an epoch at random, and choose the couples that swap segments."""
-    place = permute(example, size, seed, "couples", epoch)
-    is_random = place % 4 >= 2
+    rank = permute(example, size, seed, "couples", epoch)
+    is_random = rank % 4 >= 2
     partner = np.full(len(example), -1)
-    coupled = np.flatnonzero(is_random & (place ^ 1 < size))
-    partner[coupled] = unpermute(place[coupled] ^ 1, size, seed, "couples", epoch)
-    return Pairings(is_random, partner, uniforms(seed, "split", epoch, place // 2))
+    coupled = np.flatnonzero(is_random & (rank ^ 1 < size))
+    partner[coupled] = unpermute(rank[coupled] ^ 1, size, seed, "couples", epoch)
+    return Pairings(is_random, partner, uniforms(seed, "split", epoch, rank // 2))
 
 
 def sample_other_documents(

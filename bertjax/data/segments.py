@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from bertjax.data.layout import Places
+from bertjax.data.layout import TextLocations
 from bertjax.data.random import below
 from bertjax.data.sentence_table import SentenceTable
 
@@ -48,32 +48,32 @@ def make_segments(table: SentenceTable, row: Rows, first: Rows, stop: Rows) -> S
 
 
 def fill_windows(
-    table: SentenceTable, places: Places, max_length: int, *, at_least: int
+    table: SentenceTable, locations: TextLocations, max_length: int, *, at_least: int
 ) -> Segment:
     """Fill each window with as many whole sentences as fit.
 
     A segment has at least `at_least` sentences, even if these do not fit, unless the document has
     fewer. At the end of a document it therefore may start before the window.
     """
-    row = np.arange(len(places.capacity))
+    row = np.arange(len(locations.capacity))
     row_begin, row_end = table.row_begin[:-1], table.row_begin[1:]
-    first = np.minimum(_window_begin(table, places, max_length), row_end - 1)
+    first = np.minimum(_window_begin(table, locations, max_length), row_end - 1)
     window = table.begin[first]
-    after = table.end_of_sentences_before(window + places.skipped)
-    first = np.where(places.skipped, np.maximum(after, first + at_least), first)
+    after = table.end_of_sentences_before(window + locations.skipped)
+    first = np.where(locations.skipped, np.maximum(after, first + at_least), first)
     first = np.maximum(np.minimum(first, row_end - at_least), row_begin)
-    stop = table.end_of_sentences_before(window + places.capacity)
+    stop = table.end_of_sentences_before(window + locations.capacity)
     stop = np.clip(stop, np.minimum(first + at_least, row_end), row_end)
     return make_segments(table, row, first, stop)
 
 
-def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows:
+def _window_begin(table: SentenceTable, locations: TextLocations, max_length: int) -> Rows:
     """Return the first sentence of each window.
 
     It is the first one that starts at or after the nominal start, or an earlier one with which the
     preceding window ended because it did not fit.
     """
-    starts = table.locate(places.starts)
+    starts = table.locate(locations.starts)
     first = table.first_sentence_at(starts[0])
     for start in starts[1:]:
         first = np.minimum(first, table.row_begin[1:] - 1)
@@ -82,16 +82,16 @@ def _window_begin(table: SentenceTable, places: Places, max_length: int) -> Rows
     return first
 
 
-def pair_neighbours(table: SentenceTable, places: Places, row_origin: Rows) -> Segment:
+def pair_neighbours(table: SentenceTable, locations: TextLocations, row_origin: Rows) -> Segment:
     """Create segments of two neighbouring sentences, or of one if the document has no other.
 
     Args:
-      table: The table of the records of `places`.
-      places: Locations whose starts are counted in sentences.
+      table: The table of the records of `locations`.
+      locations: Locations whose starts are counted in sentences.
       row_origin: Index in the corpus of the first sentence of each row.
     """
-    row = np.arange(len(places.capacity))
-    first = table.row_begin[:-1] + places.starts[-1] - row_origin
+    row = np.arange(len(locations.capacity))
+    first = table.row_begin[:-1] + locations.starts[-1] - row_origin
     return make_segments(table, row, first, np.minimum(first + 2, table.row_begin[1:]))
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.layout import Layout, Places, offsets, ranges
+from bertjax.data.layout import Layout, TextLocations, offsets, ranges
 from bertjax.errors import UserError
 
 _ROW_DISTANCE = 1 << 40
@@ -37,20 +37,25 @@ class SentenceTable:
     row_begin: Int[np.ndarray, " rows_and_1"]
 
     def __init__(
-        self, corpus: RecordReader, layout: Layout, places: Places, max_length: int, piece: int
+        self,
+        corpus: RecordReader,
+        layout: Layout,
+        locations: TextLocations,
+        max_length: int,
+        piece: int,
     ):
-        """Read the records of `places`.
+        """Read the records of `locations`.
 
         Args:
           corpus: The corpus.
           layout: The layout of the corpus.
-          places: The locations to read, one per row.
+          locations: The locations to read, one per row.
           max_length: Longer sentences are split; 0 to split none. In tokens.
           piece: Number of tokens of the pieces into which they are split.
         """
-        count = places.end_record - places.first_record
+        count = locations.end_record - locations.first_record
         self._slot_begin = offsets(count)
-        lap, record = np.divmod(ranges(places.first_record, count), len(layout.tokens))
+        lap, record = np.divmod(ranges(locations.first_record, count), len(layout.tokens))
         begin = layout.record_begin[record] + lap * layout.total
         self._shift = np.arange(len(count)) * _ROW_DISTANCE - begin[self._slot_begin[:-1]]
         self._begin = begin + np.repeat(self._shift, count)

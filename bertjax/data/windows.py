@@ -16,7 +16,7 @@ twice (full-sentences, measured by `tools/measure_loader.py`). With random next 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.layout import Layout, Places, offsets
+from bertjax.data.layout import Layout, TextLocations, offsets
 from bertjax.data.random import below, permute, uniforms, unpermute
 
 NUM_PRECEDING = 2
@@ -162,7 +162,7 @@ class ShortenedWindows:
         """Return the document that each example is from."""
         return self.windows.document(self.window(epoch, example))
 
-    def places(self, epoch: int, example: Int[np.ndarray, " n"]) -> Places:
+    def locate(self, epoch: int, example: Int[np.ndarray, " n"]) -> TextLocations:
         """Return the location of each example."""
         window = self.window(epoch, example)
         starts = self.windows.starts(epoch, window)
@@ -176,7 +176,7 @@ class ShortenedWindows:
             is_rest = example >= len(self.windows)
             skipped = np.where(is_rest, cut_at, 0)
             capacity = np.where((number < self.num_rests) & ~is_rest, cut_at, capacity)
-        return Places(starts, skipped, capacity, *self.windows.records(starts))
+        return TextLocations(starts, skipped, capacity, *self.windows.records(starts))
 
 
 class SentencePairs:
@@ -205,7 +205,7 @@ class SentencePairs:
         """Return the document that each pair is from, the same in every epoch."""
         return np.searchsorted(self.examples_of_document, pair, side="right") - 1
 
-    def places(self, epoch: int, pair: Int[np.ndarray, " n"]) -> Places:
+    def locate(self, epoch: int, pair: Int[np.ndarray, " n"]) -> TextLocations:
         """Return the location of each pair."""
         document = self.document(epoch, pair)
         begin = self.record_begin[self.layout.record_of_document[document]]
@@ -218,4 +218,4 @@ class SentencePairs:
             np.searchsorted(self.record_begin, at, side="right") - 1 for at in (start, last)
         )
         skipped, capacity = np.zeros(len(pair), np.int64), np.full(len(pair), self.capacity)
-        return Places(start[None], skipped, capacity, first_record, last_record + 1)
+        return TextLocations(start[None], skipped, capacity, first_record, last_record + 1)

@@ -59,9 +59,9 @@ def read(data: str, split: str = "test") -> Collection:
     folder = pathlib.Path(data)
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: --data expects one with {_LAYOUT}, as in BEIR")
-    places = [_find(folder / name) for name in ("corpus.jsonl", "queries.jsonl")]
+    locations = [_find(folder / name) for name in ("corpus.jsonl", "queries.jsonl")]
     judged = _find(folder / "qrels" / f"{split}.tsv")
-    documents, queries = _read_texts(places[0], ("title", "text")), _read_texts(places[1])
+    documents, queries = _read_texts(locations[0], ("title", "text")), _read_texts(locations[1])
     judgements = _read_judgements(judged, queries, documents)
     return Collection(
         documents,
@@ -99,19 +99,19 @@ def _read_texts(path: str, fields: tuple[str, ...] = ("text",)) -> dict[str, str
     empty = [""] * len(ids)
     columns = [*(table.columns.get(name, empty) for name in fields[:-1]), last]
     texts: dict[str, str] = {}
-    for place, identity, *parts in zip(table.places, ids, *columns, strict=True):
-        key = _identity(identity, place, "_id")
+    for location, identity, *parts in zip(table.locations, ids, *columns, strict=True):
+        key = _identity(identity, location, "_id")
         if key in texts:
-            raise UserError(f"{place}: _id: got {key!r} twice, expected distinct ids; remove one")
+            raise UserError(f"{location}: _id: got {key!r} twice, expected distinct ids; remove one")
         if not all(isinstance(part, str | None) for part in parts):
-            raise UserError(f"{place}: got {parts}, expected strings for {', '.join(fields)}")
+            raise UserError(f"{location}: got {parts}, expected strings for {', '.join(fields)}")
         texts[key] = " ".join(part or "" for part in parts).strip()
     return texts
 
 
-def _identity(value: Any, place: str, column: str) -> str:
+def _identity(value: Any, location: str, column: str) -> str:
     if not isinstance(value, str | int) or value == "":
-        raise UserError(f"{place}: {column}: got {value!r}, expected an id; fix or remove the row")
+        raise UserError(f"{location}: {column}: got {value!r}, expected an id; fix or remove the row")
     return str(value)
 
 
@@ -121,29 +121,29 @@ def _read_judgements(
     table = files.read_tables([path])
     columns = ("query-id", "corpus-id", "score")
     judgements: dict[str, dict[str, int]] = {}
-    for place, query, document, gain in zip(
-        table.places, *(_column(table, name) for name in columns), strict=True
+    for location, query, document, gain in zip(
+        table.locations, *(_column(table, name) for name in columns), strict=True
     ):
         if query not in queries:
             raise UserError(
-                f"{place}: query-id: got {query!r}, which is not in queries.jsonl; remove the row, "
+                f"{location}: query-id: got {query!r}, which is not in queries.jsonl; remove the row, "
                 "or add the query"
             )
         if document not in documents:
             raise UserError(
-                f"{place}: corpus-id: got {document!r}, which is not in corpus.jsonl; remove the "
+                f"{location}: corpus-id: got {document!r}, which is not in corpus.jsonl; remove the "
                 "row, or add the document"
             )
         own = judgements.setdefault(query, {})
         if document in own:
             raise UserError(
-                f"{place}: got a second judgement of document {document!r} for query {query!r}, "
+                f"{location}: got a second judgement of document {document!r} for query {query!r}, "
                 "expected one; remove the row"
             )
         try:
             own[document] = int(gain)
         except ValueError:
-            raise UserError(f"{place}: score: got {gain!r}, expected an integer") from None
+            raise UserError(f"{location}: score: got {gain!r}, expected an integer") from None
     return judgements
 
 

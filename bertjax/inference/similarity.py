@@ -62,8 +62,8 @@ def _read_table(path: str, columns: Mapping[str, str]) -> SequenceExamples:
         )
     return SequenceExamples(
         files.read_texts(table, chosen),
-        labels.to_scores(table.columns[chosen.label], table.places),
-        [str(row) for row in range(len(table.places))],
+        labels.to_scores(table.columns[chosen.label], table.locations),
+        [str(row) for row in range(len(table.locations))],
     )
 
 

@@ -104,8 +104,10 @@ class PostNormBlock(nn.Module):
     ) -> Float[Array, "B L D"]:
         """Applies the block; `past`, if given, is passed to the attention."""
         dropout = Dropout(self.dropout_rate)
-        attended = dropout(self.attention(x, mask, *past, train=train), train=train)
-        x = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x + attended)
+        attention_output = dropout(self.attention(x, mask, *past, train=train), train=train)
+        x = LayerNorm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(
+            x + attention_output
+        )
         update = dropout(self.feed_forward(x), train=train)
         return LayerNorm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x + update)
 
@@ -187,8 +189,8 @@ class DecoderBlock(nn.Module):
             return norm(x + dropout(change, train=train))
 
         x = add_and_norm(x, self.attention(x, cache.past, visible, train=train), "attention_norm")
-        attended = self.cross_attention(x, cache.source, mask, train=train)
-        x = add_and_norm(x, attended, "cross_attention_norm")
+        attention_output = self.cross_attention(x, cache.source, mask, train=train)
+        x = add_and_norm(x, attention_output, "cross_attention_norm")
         return add_and_norm(x, self.feed_forward(x), "feed_forward_norm")
 
 
@@ -231,9 +233,9 @@ class PreNormBlock(nn.Module):
         normal = x
         if self.norm_attention:
             normal = self.norm(self.layer_norm_eps, self.norm_bias, name="attention_norm")(x)
-        attended = self.attention(normal, mask, *past, train=train)
+        attention_output = self.attention(normal, mask, *past, train=train)
         own = dropout if attention_dropout is None else Dropout(attention_dropout)
-        x = x + own(attended, train=train)
+        x = x + own(attention_output, train=train)
         normal = self.norm(self.layer_norm_eps, self.norm_bias, name="feed_forward_norm")(x)
         return x + dropout(self.feed_forward(normal), train=train)
 
@@ -299,10 +301,10 @@ class StreamBlock(nn.Module):
         attention_norm = LayerNorm(self.layer_norm_eps, name="attention_norm")
         feed_forward_norm = LayerNorm(self.layer_norm_eps, name="feed_forward_norm")
 
-        def apply_to_stream(x, attended):
-            x = attention_norm(x + dropout(attended, train=train))
+        def apply_to_stream(x, attention_output):
+            x = attention_norm(x + dropout(attention_output, train=train))
             update = self.feed_forward(x, train=train)
             return feed_forward_norm(x + dropout(update, train=train))
 
-        attended = self.attention(streams, views, memory, train=train)
-        return tuple(map(apply_to_stream, streams, attended))
+        attention_output = self.attention(streams, views, memory, train=train)
+        return tuple(map(apply_to_stream, streams, attention_output))

@@ -147,13 +147,13 @@ class DisentangledAttention(nn.Module):
         scores_BHQM = sum(term.astype(jnp.float32) for term in terms) / scale
         dropout_mask = Dropout(self.dropout_rate).sample_mask(scores_BHQM.shape, train=train)
         mask = positions.mask_array(key.shape[1])
-        attended = masked_softmax_attention(scores_BHQM, mask, dropout_mask, value)
-        return self._output(attended, x)
+        attention_output = masked_softmax_attention(scores_BHQM, mask, dropout_mask, value)
+        return self._output(attention_output, x)
 
-    def _output(self, attended: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
+    def _output(self, context: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
         """The output projection; a subclass may also read the input `x` of the queries."""
         axes = ("heads", "kv", "embed")
-        return self._dense((x.shape[-1],), axes, "output", contracted=2)(attended)
+        return self._dense((x.shape[-1],), axes, "output", contracted=2)(context)
 
     def _heads(self, features, name):
         return self._dense(features, ("embed", "heads", "kv"), name)

@@ -90,11 +90,11 @@ class RelativeAttention(nn.Module):
         content = streams[0]
         width = content.shape[-1]
         features = (self.num_heads, width // self.num_heads)
-        attended = content if memory is None else jnp.concatenate([memory, content], axis=1)
+        key_inputs = content if memory is None else jnp.concatenate([memory, content], axis=1)
 
         query = self._dense(features, ("embed", "heads", "kv"), "query")
-        key = self._dense(features, ("embed", "heads", "kv"), "key")(attended)
-        value = self._dense(features, ("embed", "heads", "kv"), "value")(attended)
+        key = self._dense(features, ("embed", "heads", "kv"), "key")(key_inputs)
+        value = self._dense(features, ("embed", "heads", "kv"), "value")(key_inputs)
         signals = views.distances.astype(content.dtype)
         signal = self._dense(features, ("embed", "heads", "kv"), "relative")(signals)
         output = self._dense((width,), ("heads", "kv", "embed"), "output", contracted=2)

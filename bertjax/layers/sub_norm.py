@@ -38,13 +38,13 @@ class SubNormAttention(DisentangledAttention):
     gate_act: str = "gelu"
     layer_norm_eps: float = 1e-5
 
-    def _output(self, attended: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
+    def _output(self, context: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
         if not self.gated:
-            return LayerNorm(self.layer_norm_eps, name="norm")(super()._output(attended, x))
-        gate = self._heads(attended.shape[2:], "gate")(x)
-        gated = multiply_activated(activation(self.gate_act), gate, attended)
+            return LayerNorm(self.layer_norm_eps, name="norm")(super()._output(context, x))
+        gate = self._heads(context.shape[2:], "gate")(x)
+        gated = multiply_activated(activation(self.gate_act), gate, context)
         normal = plain_norm(self.layer_norm_eps, "norm")(gated.reshape(x.shape))
-        return super()._output(normal.reshape(attended.shape), x)
+        return super()._output(normal.reshape(context.shape), x)
 
 
 class SubNormFeedForward(nn.Module):

@@ -89,8 +89,10 @@ class Block(nn.Module):
     def __call__(
         self, x: Float[Array, "B L D"], mask: Mask, *, train: bool
     ) -> Float[Array, "B L D"]:
-        attended = Dropout(self.dropout_rate)(self.attention(x, mask, train=train), train=train)
-        x = LayerNorm(self.layer_norm_eps, name="attention_norm")(x + attended)
+        attention_output = Dropout(self.dropout_rate)(
+            self.attention(x, mask, train=train), train=train
+        )
+        x = LayerNorm(self.layer_norm_eps, name="attention_norm")(x + attention_output)
         update = self.feed_forward(x, train=train)
         return LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x + update)
 

@@ -47,9 +47,9 @@ class Objective(pretrainer.Objective):
                 "--config.objectives.mlm.masking=span"
             )
         before, after = batch["mlm_spans"][..., 0] - 1, batch["mlm_spans"][..., 1] + 1
-        place = batch["mlm_positions"] - before - 1
-        logits_BPV = self.logits(encoder, encoded.sequence, before, after, place)
-        weights = batch["mlm_weights"] * self._predictable(batch, before, after, place)
+        span_position = batch["mlm_positions"] - before - 1
+        logits_BPV = self.logits(encoder, encoded.sequence, before, after, span_position)
+        weights = batch["mlm_weights"] * self._predictable(batch, before, after, span_position)
         weight_sum, labels = weights.sum(), batch["mlm_labels"]
         accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
@@ -61,7 +61,7 @@ class Objective(pretrainer.Objective):
         sequence: Float[Array, "B L D"],
         before: Int[Array, "B P"],
         after: Int[Array, "B P"],
-        place: Int[Array, "B P"],
+        span_position: Int[Array, "B P"],
     ) -> Float[Array, "B P V"]:
         """Logits: two layers over both neighbours and the position in the span."""
         precision = get_precision(encoder.precision)
@@ -78,8 +78,8 @@ class Objective(pretrainer.Objective):
             position = position.clip(0, sequence.shape[1] - 1)
             return jnp.take_along_axis(sequence, position[..., None], axis=1)
 
-        place = table(place.clip(0, self.num_positions - 1))
-        hidden = jnp.concatenate([token_at(before), token_at(after), place], axis=-1)
+        span_position = table(span_position.clip(0, self.num_positions - 1))
+        hidden = jnp.concatenate([token_at(before), token_at(after), span_position], axis=-1)
         for features, name in ((encoder.hidden_size, "first"), (encoder.embedding_size, "second")):
             hidden = prediction_transform(encoder, name, features=features)(hidden)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
@@ -91,7 +91,7 @@ class Objective(pretrainer.Objective):
         batch: Batch,
         before: Int[Array, "B P"],
         after: Int[Array, "B P"],
-        place: Int[Array, "B P"],
+        span_position: Int[Array, "B P"],
     ) -> Float[Array, "B P"]:
         """1 where both neighbours exist and the position has an embedding."""
         padding_mask = masks.padding_mask(batch["attention_mask"])
@@ -99,4 +99,4 @@ class Objective(pretrainer.Objective):
         follows = jnp.take_along_axis(padding_mask, after.clip(0, length - 1), axis=1) & (
             after < length
         )
-        return ((before >= 0) & follows & (place < self.num_positions)).astype(jnp.float32)
+        return ((before >= 0) & follows & (span_position < self.num_positions)).astype(jnp.float32)

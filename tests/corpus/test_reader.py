@@ -138,8 +138,8 @@ def test_a_changed_byte_is_detected_by_verify_and_by_reading(corpus_path):
     content = bytearray(shard.read_bytes())
     corpus = open_corpus(corpus_path)
     wanted = corpus.read(np.arange(corpus.num_records))
-    place = content.index(wanted[int(corpus._first_records[1])][:16])
-    content[place] ^= 1
+    location = content.index(wanted[int(corpus._first_records[1])][:16])
+    content[location] ^= 1
     shard.write_bytes(content)
     with pytest.raises(UserError, match=rf"{shard.name}: SHA-256 differs"):
         verify(corpus_path)

@@ -53,8 +53,8 @@ def test_masks_cover_whole_chinese_words(pieces, tmp_path):
     keys = jax.random.split(jax.random.key(0), 200)
     positions, _ = masking.choose_words(keys, jnp.ones_like(starts), starts, jnp.full(200, 2), 2)
     word = np.repeat(np.arange(len(WORDS)), WORDS)
-    for places in np.asarray(positions):
-        chosen = set(word[places].tolist())
+    for locations in np.asarray(positions):
+        chosen = set(word[locations].tolist())
         assert sum(WORDS[index] for index in chosen) == 2
 
 

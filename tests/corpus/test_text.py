@@ -99,8 +99,8 @@ def test_every_kind_of_line_end_separates_documents(tmp_path, end):
     path = write(tmp_path, "a.txt", end.join(rows[:-1]))
     assert list(read_documents([path])) == ["one\nstill one", "two"]
     path = write(tmp_path, "b.txt", end.join(rows))
-    place = len(end.join([*rows[:-1], b""]))
-    with pytest.raises(UserError, match=f"not UTF-8 at byte {place} "):
+    location = len(end.join([*rows[:-1], b""]))
+    with pytest.raises(UserError, match=f"not UTF-8 at byte {location} "):
         list(read_documents([path]))
 
 

@@ -79,11 +79,11 @@ def test_short_examples_are_the_parts_of_a_window(memory_corpus, share):
     assert numbers[: len(windows)].tolist() == list(range(len(windows)))
     rests = everyone[len(windows) :]
     assert len(set(numbers[rests].tolist())) == len(rests)
-    places = shortened.places(3, everyone)
+    locations = shortened.locate(3, everyone)
     first = numbers[rests]
-    assert np.array_equal(places.capacity[first], places.skipped[rests])
-    assert (places.capacity[rests] == 50).all()
+    assert np.array_equal(locations.capacity[first], locations.skipped[rests])
+    assert (locations.capacity[rests] == 50).all()
     whole = np.setdiff1d(np.arange(len(windows)), first)
-    assert (places.capacity[whole] == 50).all()
-    assert (places.skipped[: len(windows)] == 0).all()
+    assert (locations.capacity[whole] == 50).all()
+    assert (locations.skipped[: len(windows)] == 0).all()
     assert 2 * len(rests) / len(everyone) == pytest.approx(share, abs=0.002)

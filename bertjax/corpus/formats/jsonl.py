@@ -25,12 +25,12 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
 
 def read_all(path: str) -> Table:
     """Read all fields; a field that some object does not have is None there."""
-    rows, places = [], []
+    rows, locations = [], []
     for where, decoded in _lines(path, "strict"):
         rows.append(_parse(decoded.text, where, "the fields of an example"))
-        places.append(where)
+        locations.append(where)
     names = dict.fromkeys(name for row in rows for name in row)
-    return Table(path, {name: [row.get(name) for row in rows] for name in names}, places)
+    return Table(path, {name: [row.get(name) for row in rows] for name in names}, locations)
 
 
 def _lines(path: str, errors: str) -> Iterator[tuple[str, Document]]:

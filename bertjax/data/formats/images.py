@@ -63,9 +63,9 @@ class ImageExamples:
     def __init__(self, images: Images, seed: int):
         self.seed, self.num_examples, self._images = seed, len(images), images
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the images at positions of an epoch."""
-        return permute(place, self.num_examples, self.seed, "images", epoch)
+        return permute(rank, self.num_examples, self.seed, "images", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """Builds `pixel_values` (float32 [n Y X C]), `labels` (int32 [n]) and `example_id`."""

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from bertjax.data import best_fit
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
-from bertjax.data.layout import Layout, Places, offsets, ranges
+from bertjax.data.layout import Layout, TextLocations, offsets, ranges
 from bertjax.data.random import below, permute, uniforms
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.data.sequence_template import SequenceTemplate
@@ -103,9 +103,9 @@ class PackedDocuments:
                 "special tokens and text; raise it"
             )
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the rows at positions of an epoch, in a random permutation."""
-        return permute(place, self.num_examples, self.seed, "order", epoch)
+        return permute(rank, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds rows of an epoch by number.
@@ -154,8 +154,8 @@ class PackedDocuments:
         layout, end = self._layout, pieces.begin + pieces.length
         records = layout.record_at(pieces.begin), layout.record_at(end - 1) + 1
         skipped = np.zeros_like(pieces.begin)
-        places = Places(pieces.begin[None], skipped, pieces.length, *records)
-        table = SentenceTable(self._corpus, layout, places, 0, 0)
+        locations = TextLocations(pieces.begin[None], skipped, pieces.length, *records)
+        table = SentenceTable(self._corpus, layout, locations, 0, 0)
         index = np.arange(len(pieces.row))
         begin, end = table.locate(pieces.begin), table.locate(end)
         frame = self._specials.frame([pieces.length])

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
-from bertjax.data.layout import Layout, Places
+from bertjax.data.layout import Layout, TextLocations
 from bertjax.data.random import below, permute, uniforms
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.errors import UserError
@@ -71,9 +71,9 @@ class TokenWindows:
         self._stride = max(self._size - 1, 1)
         self.num_examples = -(-self._layout.total // self._stride)
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the windows at positions of an epoch, in a random permutation."""
-        return permute(place, self.num_examples, self.seed, "order", epoch)
+        return permute(rank, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds windows of an epoch by number.
@@ -100,8 +100,8 @@ class TokenWindows:
         layout, end = self._layout, start + self._size
         skipped, capacity = np.zeros(len(start), np.int64), np.full(len(start), self._size)
         records = layout.record_at(start), layout.record_at(end - 1) + 1
-        places = Places(start[None], skipped, capacity, *records)
-        table = SentenceTable(self._corpus, layout, places, 0, 0)
+        locations = TextLocations(start[None], skipped, capacity, *records)
+        table = SentenceTable(self._corpus, layout, locations, 0, 0)
         ids = np.full((len(start), self.max_seq_length), self._pad_id, np.int32)
         if self._separator is not None:
             ids[:, : self._size] = self._separator

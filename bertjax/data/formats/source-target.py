@@ -49,9 +49,9 @@ class SourceTargets:
                 f"--config.data.text_format={FORMAT}"
             )
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the pairs at positions of an epoch, in a random permutation."""
-        return permute(place, self.num_examples, self.seed, "order", epoch)
+        return permute(rank, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds examples by number; they are the same in every epoch.

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Int
 from bertjax.data.collate import assemble
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
-from bertjax.data.layout import Layout, Places, offsets
+from bertjax.data.layout import Layout, TextLocations, offsets
 from bertjax.data.random import below, permute, uniforms
 from bertjax.data.segments import Segment
 from bertjax.data.sentence_table import SentenceTable
@@ -82,9 +82,9 @@ class Streams:
                 f">= batch_size={batch_size}; lower batch_size or prepare a larger corpus"
             )
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the examples at positions of an epoch: each row continues its text."""
-        step, row = np.divmod(place, self.batch_size)
+        step, row = np.divmod(rank, self.batch_size)
         return row * self.steps_per_epoch + step
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
@@ -132,8 +132,8 @@ class Streams:
         """Reads the tokens between positions of the corpus."""
         skipped, capacity = np.zeros(len(begin), np.int64), np.full(len(begin), self._capacity)
         records = self._layout.record_at(begin), self._layout.record_at(end - 1) + 1
-        places = Places(begin[None], skipped, capacity, *records)
-        table = SentenceTable(self._corpus, self._layout, places, 0, 0)
+        locations = TextLocations(begin[None], skipped, capacity, *records)
+        table = SentenceTable(self._corpus, self._layout, locations, 0, 0)
         return table, _make_segments(table, table.locate(begin), table.locate(end))
 
     def _split_segments(

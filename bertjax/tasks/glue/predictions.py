@@ -45,7 +45,7 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
       UserError: the header or a line is malformed, or an index occurs twice.
     """
     found: dict[str, float] = {}
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     rows = read_text_lines(str(path))
     where, header = next(rows, (f"{path}:1", ""))
     if header != HEADER:
@@ -61,11 +61,11 @@ def read(path: str | pathlib.Path, task: GlueTask) -> dict[str, float]:
             raise UserError(
                 f"{where}: got {line[:60]!r}, expected index and prediction separated by a tab"
             )
-        if index in places:
+        if index in locations:
             raise UserError(
-                f"{where}: index {index!r} occurs at {places[index]} too; remove one of the lines"
+                f"{where}: index {index!r} occurs at {locations[index]} too; remove one line"
             )
-        places[index] = where
+        locations[index] = where
         found[index] = _value(where, spelled, task)
     return found
 

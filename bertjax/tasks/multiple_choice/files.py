@@ -96,19 +96,19 @@ def collect(rows: Sequence[Row]) -> Choices:
       UserError: only some questions have answers, or two have the same id.
     """
     answers = [row.answer for row in rows]
-    places: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for row in rows:
         if (row.answer is None) != (answers[0] is None):
             raise UserError(
                 f"{row.where}: got {'no' if row.answer is None else 'an'} answer, unlike "
                 f"{rows[0].where}; expected answers to all questions or to none"
             )
-        if row.identity in places:
+        if row.identity in locations:
             raise UserError(
-                f"{row.where}: question {row.identity!r} occurs at {places[row.identity]} too; "
+                f"{row.where}: question {row.identity!r} occurs at {locations[row.identity]} too; "
                 "remove one, or give its article another id"
             )
-        places[row.identity] = row.where
+        locations[row.identity] = row.where
     return Choices(
         contexts=[row.context for row in rows],
         questions=[row.question for row in rows],

@@ -149,8 +149,8 @@ class Dataset:
     def _names(self, table: Table, fields: Fields) -> list[list[str]]:
         values, separator = table.columns[self.columns.label], fields["label_separator"]
         return [
-            labels.names_of(value, self.problem_type, separator, place)
-            for value, place in zip(values, table.places, strict=True)
+            labels.names_of(value, self.problem_type, separator, location)
+            for value, location in zip(values, table.locations, strict=True)
         ]
 
     def _examples(self, name: str, table: Table, fields: Fields) -> SequenceExamples:
@@ -162,11 +162,11 @@ class Dataset:
         else:
             files.check_column(table, column, "label")
             if self.problem_type == REGRESSION:
-                found = labels.to_scores(table.columns[column], table.places, _NO_SCORE)
+                found = labels.to_scores(table.columns[column], table.locations, _NO_SCORE)
             else:
                 names = self._names(table, fields)
-                found = labels.to_array(names, self.labels, self.problem_type, table.places)
-        return SequenceExamples(texts, found, [str(row) for row in range(len(table.places))])
+                found = labels.to_array(names, self.labels, self.problem_type, table.locations)
+        return SequenceExamples(texts, found, [str(row) for row in range(len(table.locations))])
 
     def _split(self, examples: SequenceExamples, fields: Fields) -> dict[str, SequenceExamples]:
         if len(examples) < 2:

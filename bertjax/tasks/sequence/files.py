@@ -136,7 +136,9 @@ def read_tables(paths: Sequence[str]) -> Table:
                 f"{first.path}: {', '.join(first.columns)}"
             )
     columns = {name: [v for table in tables for v in table.columns[name]] for name in first.columns}
-    return Table(first.path, columns, [place for table in tables for place in table.places])
+    return Table(
+        first.path, columns, [location for table in tables for location in table.locations]
+    )
 
 
 def _read_table(path: str) -> Table:
@@ -148,7 +150,7 @@ def _read_table(path: str) -> Table:
             "convert or rename it"
         )
     table = reader(path)
-    if not table.places:
+    if not table.locations:
         raise UserError(f"{path} has no rows: expected one per example after the header")
     return table
 
@@ -222,15 +224,15 @@ def read_texts(table: Table, columns: Columns) -> tuple[list[str], ...]:
         check_column(table, name, option)
     return tuple(
         [
-            _text(value, place, name)
-            for value, place in zip(table.columns[name], table.places, strict=True)
+            _text(value, location, name)
+            for value, location in zip(table.columns[name], table.locations, strict=True)
         ]
         for name in columns.texts
     )
 
 
-def _text(value: Any, place: str, column: str) -> str:
+def _text(value: Any, location: str, column: str) -> str:
     text = "" if value is None else str(value).strip()
     if not text:
-        raise UserError(f"{place}: column {column!r} is empty, expected a text; remove the row")
+        raise UserError(f"{location}: column {column!r} is empty, expected a text; remove the row")
     return text

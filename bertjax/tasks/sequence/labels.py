@@ -38,7 +38,7 @@ def are_hidden(values: Sequence[Any]) -> bool:
     return all(value is None or str(value).strip() in ("", "-1") for value in values)
 
 
-def names_of(value: Any, problem_type: str, separator: str, place: str) -> list[str]:
+def names_of(value: Any, problem_type: str, separator: str, location: str) -> list[str]:
     """Returns the names of the classes of a cell: one, or any number for several labels.
 
     Raises:
@@ -50,12 +50,12 @@ def names_of(value: Any, problem_type: str, separator: str, place: str) -> list[
         return [name for name in map(_name, value) if name]
     if isinstance(value, list):
         raise UserError(
-            f"{place}: label: got the list {value}, expected one label; leave "
+            f"{location}: label: got the list {value}, expected one label; leave "
             f"config.task.problem_type={problem_type} out"
         )
     name = _name(value)
     if not name:
-        raise UserError(f"{place}: the label is empty, expected a class; fix or remove the row")
+        raise UserError(f"{location}: the label is empty, expected a class; fix or remove the row")
     return [name]
 
 
@@ -78,7 +78,10 @@ def class_names(found: Iterable[Sequence[str]]) -> tuple[str, ...]:
 
 
 def to_array(
-    found: Sequence[Sequence[str]], labels: Sequence[str], problem_type: str, places: Sequence[str]
+    found: Sequence[Sequence[str]],
+    labels: Sequence[str],
+    problem_type: str,
+    locations: Sequence[str],
 ) -> Num[np.ndarray, "n *more"]:
     """Converts names of classes to indices, or for several labels to 0 or 1 for each class.
 
@@ -86,11 +89,11 @@ def to_array(
       UserError: a name is not among the labels.
     """
     known = {label: number for number, label in enumerate(labels)}
-    for names, place in zip(found, places, strict=True):
+    for names, location in zip(found, locations, strict=True):
         for name in names:
             if name not in known:
                 raise UserError(
-                    f"{place}: label: got {name!r}, which no training example has; "
+                    f"{location}: label: got {name!r}, which no training example has; "
                     f"{nearest(name, labels)}; fix the row, or add it to the training examples"
                 )
     if problem_type == SINGLE_LABEL:
@@ -102,23 +105,23 @@ def to_array(
 
 
 def to_scores(
-    values: Sequence[Any], places: Sequence[str], remedy: str = ""
+    values: Sequence[Any], locations: Sequence[str], remedy: str = ""
 ) -> Num[np.ndarray, " n"]:
     """Converts the labels of a regression.
 
     Args:
       values: The labels.
-      places: The place of each, for error messages.
+      locations: The location of each, for error messages.
       remedy: What else to do about a label that is not a number, in messages.
 
     Raises:
       UserError: a label is not a finite number.
     """
     numbers = [_number(value) for value in values]
-    for number, value, place in zip(numbers, values, places, strict=True):
+    for number, value, location in zip(numbers, values, locations, strict=True):
         if number is None:
             raise UserError(
-                f"{place}: label: got {value!r}, expected a number; fix the row{remedy}"
+                f"{location}: label: got {value!r}, expected a number; fix the row{remedy}"
             )
     return np.array(numbers, np.float32)
 

@@ -50,11 +50,11 @@ def test_an_epoch_has_another_offset_and_order(corpus):
     windows = make(corpus)
     first, second = (windows.build(epoch, np.arange(3))["input_ids"] for epoch in (0, 1))
     assert (first != second).any()
-    place = np.arange(windows.num_examples)
-    orders = [windows.order(epoch, place) for epoch in (0, 1)]
+    rank = np.arange(windows.num_examples)
+    orders = [windows.order(epoch, rank) for epoch in (0, 1)]
     assert (orders[0] != orders[1]).any()
     for order in orders:
-        np.testing.assert_array_equal(np.sort(order), place)
+        np.testing.assert_array_equal(np.sort(order), rank)
 
 
 def test_an_example_does_not_depend_on_the_batch(corpus):

@@ -5,7 +5,7 @@ from jaxtyping import Int
 
 from bertjax.data.format import ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
-from bertjax.data.layout import Layout, Places
+from bertjax.data.layout import Layout, TextLocations
 from bertjax.data.random import permute
 from bertjax.data.sentence_table import SentenceTable
 
@@ -19,9 +19,9 @@ class FirstTokens:
         self._layout = Layout(spec.split)
         self.num_examples = self._layout.num_documents
 
-    def order(self, epoch: int, place: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Numbers of the examples at some places of an epoch: each once, in random order."""
-        return permute(place, self.num_examples, self.seed, "order", epoch)
+    def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Numbers of the examples at some locations of an epoch: each once, in random order."""
+        return permute(rank, self.num_examples, self.seed, "order", epoch)
 
     def build(self, epoch: int, example: Int[np.ndarray, " n"]) -> HostBatch:
         """Builds examples by number; they are the same in every epoch."""
@@ -29,8 +29,8 @@ class FirstTokens:
         begin = layout.document_begin(example)
         end = np.minimum(layout.document_begin(example + 1), begin + self.max_seq_length)
         records = layout.record_at(begin), layout.record_at(end - 1) + 1
-        places = Places(begin[None], np.zeros_like(begin), end - begin, *records)
-        table = SentenceTable(self._corpus, layout, places, 0, 0)
+        locations = TextLocations(begin[None], np.zeros_like(begin), end - begin, *records)
+        table = SentenceTable(self._corpus, layout, locations, 0, 0)
         ids = np.full((len(example), self.max_seq_length), self._pad_id, np.int32)
         row = np.arange(len(example))
         target = ids.reshape(-1), row * self.max_seq_length
