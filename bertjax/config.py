@@ -227,7 +227,7 @@ def fingerprint(config: ConfigDict, ignoring: Iterable[str] = ()) -> str:
     kept = {
         name: value
         for name, value in flatten(config).items()
-        if (value or isinstance(value, dict)) and not _covered(name, tuple(ignoring))
+        if (value or isinstance(value, dict)) and not _is_in_sections(name, tuple(ignoring))
     }
     content = {"fields": kept, "order": _order(config)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -237,7 +237,7 @@ def differences(a: ConfigDict, b: ConfigDict) -> list[str]:
     """Lists the fields in which two configs differ, as `config.x.y: 1 became 2` lines."""
     old, new = flatten(a), flatten(b)
     lines = [
-        f"config.{name}: {_shown(old, name)} became {_shown(new, name)}"
+        f"config.{name}: {_format_value(old, name)} became {_format_value(new, name)}"
         for name in [*old, *(name for name in new if name not in old)]
         if name not in old or name not in new or old[name] != new[name]
     ]
@@ -261,7 +261,7 @@ def _order(config: ConfigDict) -> list[str]:
     return list(config.objectives) if "objectives" in config else []
 
 
-def _covered(name: str, sections: tuple[str, ...]) -> bool:
+def _is_in_sections(name: str, sections: tuple[str, ...]) -> bool:
     return any(
         fnmatch.fnmatchcase(name, pattern)
         for section in sections
@@ -269,7 +269,7 @@ def _covered(name: str, sections: tuple[str, ...]) -> bool:
     )
 
 
-def _shown(fields: dict[str, Any], name: str) -> str:
+def _format_value(fields: dict[str, Any], name: str) -> str:
     return repr(fields[name]) if name in fields else "(absent)"
 
 

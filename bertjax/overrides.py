@@ -118,7 +118,7 @@ def _tokens_to_steps(config: ConfigDict, overrides: Mapping[str, str]) -> dict[s
     if "num_train_steps" in overrides and "num_train_tokens" not in overrides:
         del config.num_train_tokens
         return dict(overrides)
-    check_value(_declared(config, "", "num_train_tokens"), tokens, "config.num_train_tokens")
+    check_value(_declared_type(config, "", "num_train_tokens"), tokens, "config.num_train_tokens")
     if "num_train_steps" in overrides:
         raise UserError(
             f"config.num_train_tokens: got {tokens:,} with num_train_steps="
@@ -162,23 +162,23 @@ def _set(config: ConfigDict, field: str, text: str) -> None:
         _require(config.objectives, "config.objectives", name)
         del config.objectives[name]
         return
-    hint = _declared(config, section, name)
+    hint = _declared_type(config, section, name)
     try:
         value = _read(hint, text)
     except (ValueError, OverflowError):
         value = text  # which the constraint refuses
     check_value(hint, value, f"config.{field}")
-    _at(config, section)[name] = value
+    _get_section(config, section)[name] = value
 
 
-def _declared(config: ConfigDict, section: str, name: str) -> Any:
+def _declared_type(config: ConfigDict, section: str, name: str) -> Any:
     """The declared type of a field."""
     from bertjax.validation import schema
 
     field = f"{section}.{name}" if section else name
     if field in schema.PLUG_INS and section in config:
         return schema.PLUG_INS[field].hint
-    values = _at(config, section)
+    values = _get_section(config, section)
     if isinstance(values.get(name), ConfigDict):
         fields = ", ".join(schema.hints(config, field) or values[name])
         raise UserError(f"config.{field} is a section; set one of its fields: {fields}")
@@ -190,7 +190,7 @@ def _declared(config: ConfigDict, section: str, name: str) -> Any:
     return hints[name]
 
 
-def _at(config: ConfigDict, section: str) -> ConfigDict:
+def _get_section(config: ConfigDict, section: str) -> ConfigDict:
     """A section of a config; an objective that the config does not have is added."""
     found, path = config, "config"
     for name in filter(None, section.split(".")):

@@ -10,12 +10,12 @@ from ml_collections import config_dict
 import bertjax.config
 from bertjax.config import (
     apply_overrides,
-    changed,
     differences,
     fingerprint,
     from_json,
     load_config,
     load_runs,
+    replace_fields,
     split_overrides,
     to_json,
 )
@@ -331,7 +331,7 @@ def test_the_fingerprint_depends_on_the_order_of_objectives():
 def test_a_modified_copy_keeps_the_order_of_objectives_and_the_lock():
     sections = {"objectives": {"soft": {"weight": 1.0}, "hard": {"weight": 2.0}}}
     config = from_json(to_json(config_dict.ConfigDict(sections, sort_keys=False)))
-    copy = changed(config, {"objectives.hard.weight": 3.0})
+    copy = replace_fields(config, {"objectives.hard.weight": 3.0})
     assert list(copy.objectives) == ["soft", "hard"]
     assert (copy.objectives.hard.weight, config.objectives.hard.weight) == (3.0, 2.0)
     assert copy.is_locked

@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
         raise SystemExit(stop.exit_code) from None
     if is_first_host():
         _print_table(results)
-        log_on_first_host(_outcome(recipe, arguments, argv, results))
+        log_on_first_host(_result_message(recipe, arguments, argv, results))
 
 
 def parser() -> _flags.Parser:
@@ -126,7 +126,7 @@ def _command(argv: list[str]) -> str:
     return shlex.join(["bertjax", "finetune", *argv])
 
 
-def _outcome(
+def _result_message(
     recipe, arguments: "argparse.Namespace", argv: list[str], results: list[dict[str, Any]]
 ) -> str:
     """Returns the paths of the results and the command of the next stage."""

@@ -316,10 +316,10 @@ def _sources(path: str | None) -> Iterator[str]:
     from bertjax.io.file_kinds import TSV
     from bertjax.io.lines import read_text_lines
 
-    return map(_checked, read_text_lines(path, tables=(TSV,)))
+    return map(_check_source, read_text_lines(path, tables=(TSV,)))
 
 
-def _checked(line: tuple[str, str]) -> str:
+def _check_source(line: tuple[str, str]) -> str:
     where, text = line
     if not text.strip():
         raise UserError(f"{where}: got an empty source; remove the line")

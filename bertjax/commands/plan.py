@@ -171,7 +171,7 @@ def _print_step(step: Any, topology: Any) -> None:
     rows.append(("collectives", f"{_bytes(sent)} sent: {_time(seconds['collectives'])}"))
     rows += [("", line) for line in _collectives(step)]
     rows.append(("at least", f"{_time(seconds['step'])} per step"))
-    rate = f"{_rate(step):,.0f} sequences/s, MFU {_share(step, topology)}"
+    rate = f"{_rate(step):,.0f} sequences/s, MFU {_mfu_text(step, topology)}"
     rows.append(("at most", rate))
     _print_table(rows)
 
@@ -180,7 +180,7 @@ def _rate(step: Any) -> float:
     return step.phase.batch_size / step.seconds["step"]
 
 
-def _share(step: Any, topology: Any) -> str:
+def _mfu_text(step: Any, topology: Any) -> str:
     from bertjax.profiling import plan as profiling_plan
 
     return f"{profiling_plan.compute_mfu(step, topology):.1%}"
@@ -207,7 +207,7 @@ def _print_ranking(steps: Sequence[Any], topology: Any) -> None:
     for place, step in enumerate(steps, 1):
         if step.fits:
             rate = f"{_rate(step):,.0f}"
-            cells = f"{_time(step.seconds['step']):>8}  {rate:>11}  {_share(step, topology):>6}"
+            cells = f"{_time(step.seconds['step']):>8}  {rate:>11}  {_mfu_text(step, topology):>6}"
             memory = _bytes(step.memory["all"])
         else:
             cells, memory = f"{'does not fit':<29}", _bytes(step.memory.needed)

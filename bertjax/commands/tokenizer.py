@@ -348,12 +348,12 @@ class _InputProgress:
             self.documents += 1
             self.characters += len(text)
             if time.monotonic() >= next_time:
-                self._show(f"reading: {self._so_far()}")
+                self._show(f"reading: {self._counts_text()}")
                 next_time = time.monotonic() + self._seconds_between
             yield text
-        self._show(f"training on {self._so_far()}")
+        self._show(f"training on {self._counts_text()}")
 
-    def _so_far(self) -> str:
+    def _counts_text(self) -> str:
         return f"{self.documents:,} documents, {self.characters / 1e6:,.1f} million characters"
 
 

@@ -136,14 +136,14 @@ class TextMeasures:
 
     def _ngrams(self, size: int) -> Int[np.ndarray, " n"]:
         """Number every n-gram of words in the text; equal ones have equal numbers."""
-        while len(self._numbered) < size:
-            before, words = self._numbered[-1][:-1], self._numbered[0]
+        while len(self._word_ids) < size:
+            before, words = self._word_ids[-1][:-1], self._word_ids[0]
             pairs = before * (len(words) + 1) + words[len(words) - len(before) :]
-            self._numbered.append(np.unique(pairs, return_inverse=True)[1])
-        return self._numbered[size - 1]
+            self._word_ids.append(np.unique(pairs, return_inverse=True)[1])
+        return self._word_ids[size - 1]
 
     @functools.cached_property
-    def _numbered(self) -> list[Int[np.ndarray, " n"]]:
+    def _word_ids(self) -> list[Int[np.ndarray, " n"]]:
         numbers: dict[str, int] = {}
         words = [numbers.setdefault(word, len(numbers)) for word in self._words]
         return [np.array(words, np.int64)]

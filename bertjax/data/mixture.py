@@ -65,14 +65,14 @@ class MixtureExamples:
         source = self._source_of(example)
         rank = epoch * self._counts[source] + example - self._starts[source]
         sizes = np.array([one.num_examples for one in self._sources])
-        epochs, places = np.divmod(rank, sizes[source])
+        epochs, ranks = np.divmod(rank, sizes[source])
         groups = np.stack([source, epochs], axis=1)
         batch: HostBatch = {}
         for number, own_epoch in np.unique(groups, axis=0).tolist():
             rows = np.flatnonzero((groups == (number, own_epoch)).all(axis=1))
             one = self._sources[number]
-            _put(
-                batch, rows, len(example), one.build(own_epoch, one.order(own_epoch, places[rows]))
+            _put_rows(
+                batch, rows, len(example), one.build(own_epoch, one.order(own_epoch, ranks[rows]))
             )
         return batch
 
@@ -127,12 +127,12 @@ class JoinedExamples:
         for one in np.unique(number).tolist():
             rows = np.flatnonzero(number == one)
             part = self._sources[one].build(epoch, example[rows] - self._starts[one])
-            _put(batch, rows, len(example), part)
+            _put_rows(batch, rows, len(example), part)
         batch["example_id"] = example.astype(np.uint32)
         return batch
 
 
-def _put(batch: HostBatch, rows: Int[np.ndarray, " n"], size: int, part: HostBatch) -> None:
+def _put_rows(batch: HostBatch, rows: Int[np.ndarray, " n"], size: int, part: HostBatch) -> None:
     """Put the arrays of some rows into a batch of `size` rows."""
     for key, values in part.items():
         whole = batch.setdefault(key, np.empty((size, *values.shape[1:]), values.dtype))

@@ -122,7 +122,7 @@ def glue_classes(released: HFModel, task: GlueTask, given: Sequence[str]) -> Cla
     if not task.labels:
         if given:
             raise UserError(
-                f"--labels: got {_listed(given)}, expected none for {task.name}, a regression; "
+                f"--labels: got {_join(given)}, expected none for {task.name}, a regression; "
                 "leave it out"
             )
         return Classes((), ())
@@ -155,14 +155,14 @@ def text_classes(released: HFModel, given: Sequence[str]) -> dict[str, Any]:
     if kind == REGRESSION:
         if num_outputs != 1 or given:
             raise UserError(
-                f"outputs of the regression: got {num_outputs} and the names {_listed(given)}, "
+                f"outputs of the regression: got {num_outputs} and the names {_join(given)}, "
                 f"expected one output without a name; fix config.json, or {_WITHOUT_HEAD}"
             )
         return {"labels": (), "problem_type": kind}
     names = tuple(given) or read(released.config, num_outputs) or placeholders(num_outputs)
     if len(set(names)) != num_outputs:
         raise UserError(
-            f"classes of the classifier: got {_listed(names)}, expected {num_outputs} different "
+            f"classes of the classifier: got {_join(names)}, expected {num_outputs} different "
             f"names; {_remedy(placeholders(num_outputs))}"
         )
     return {"labels": names, "problem_type": kind}
@@ -180,8 +180,8 @@ def token_tags(released: HFModel, given: Sequence[str]) -> tuple[str, ...]:
     wrong = [name for name in names if not is_tag(name)]
     if wrong or len(names) != num_outputs:
         raise UserError(
-            f"tags of the token classifier: got {_listed(names)}, expected {num_outputs} tags such "
-            f"as {_listed(example)}; {_remedy(example)}"
+            f"tags of the token classifier: got {_join(names)}, expected {num_outputs} tags such "
+            f"as {_join(example)}; {_remedy(example)}"
         )
     return names
 
@@ -193,7 +193,7 @@ def _remedy(example: Sequence[str]) -> str:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 
@@ -202,8 +202,8 @@ def _read(released: HFModel, num_outputs: int, example: Sequence[str]) -> tuple[
     if not names:
         raise UserError(
             "config.json does not name the classes: got "
-            f"{_listed(placeholders(num_outputs))}, expected names such as "
-            f"{_listed(example)}; {_remedy(example)}"
+            f"{_join(placeholders(num_outputs))}, expected names such as "
+            f"{_join(example)}; {_remedy(example)}"
         )
     return names
 
@@ -233,21 +233,21 @@ def _check_problem_type(released: HFModel, task: GlueTask) -> None:
 def hf_fields(run: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `config.json` with the names of the outputs of a run's classifier."""
     if run["task"]["name"] == "ner":
-        return _numbered(run["task"]["labels"])
+        return _label_maps(run["task"]["labels"])
     if "dataset" not in run["task"]:
         names = run["task"]["labels"] or placeholders(1)
-        return {"problem_type": run["task"]["problem_type"], **_numbered(names)}
+        return {"problem_type": run["task"]["problem_type"], **_label_maps(names)}
     task = glue_task(run["task"]["dataset"])
     names = task.class_names(run["task"].get("labels", ()))
     if order := _order(run):
         names = [names[number] for number in np.argsort(order)]
     return {
         "problem_type": task.problem_type,
-        **_numbered(names or placeholders(1)),
+        **_label_maps(names or placeholders(1)),
     }
 
 
-def _numbered(labels: Sequence[str]) -> dict[str, Any]:
+def _label_maps(labels: Sequence[str]) -> dict[str, Any]:
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -256,12 +256,12 @@ def _numbered(labels: Sequence[str]) -> dict[str, Any]:
 
 def to_bertjax(run: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Reorders the classes of the classifier from the order of transformers to that of the run."""
-    return _reordered(arrays, _order(run))
+    return _reorder(arrays, _order(run))
 
 
 def to_hf(run: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Reorders the classes of the classifier from the order of the run to that of transformers."""
-    return _reordered(arrays, np.argsort(_order(run)).tolist())
+    return _reorder(arrays, np.argsort(_order(run)).tolist())
 
 
 def _order(run: Mapping[str, Any]) -> list[int]:
@@ -269,6 +269,6 @@ def _order(run: Mapping[str, Any]) -> list[int]:
     return list(run["imported"].get("class_order", ())) if "imported" in run else []
 
 
-def _reordered(arrays: Mapping[str, np.ndarray], order: Sequence[int]) -> dict[str, np.ndarray]:
+def _reorder(arrays: Mapping[str, np.ndarray], order: Sequence[int]) -> dict[str, np.ndarray]:
     moved = {name: arrays[name][..., list(order)] for name in _CLASSIFIER} if order else {}
     return {**arrays, **moved}

@@ -20,7 +20,7 @@ from bertjax.errors import Interrupted
 from bertjax.io import storage
 from bertjax.runs import bucket_sync, finetune_job, multitask, results, session
 from bertjax.runs import teachers as runs_teachers
-from bertjax.runs.finetune_job import FREE_FIELDS, Job
+from bertjax.runs.finetune_job import MUTABLE_FIELDS, Job
 from bertjax.runtime import distributed
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train import epochs
@@ -70,7 +70,7 @@ def finetune(
     properties = _run_properties(job, init)
     finished = []
     with (
-        session.lock_workdir(folder, json.loads(configs.to_json(job.config)), FREE_FIELDS),
+        session.lock_workdir(folder, json.loads(configs.to_json(job.config)), MUTABLE_FIELDS),
         session.open_session(folder, workdir, log) as interrupt,
     ):
         for seed in range(recipe.seed, recipe.seed + num_seeds):
@@ -121,7 +121,7 @@ def train_seed(
         _early_stopping(config, seed, log),
     )
     provenance = {
-        "config": configs.fingerprint(config, ignoring=FREE_FIELDS),
+        "config": configs.fingerprint(config, ignoring=MUTABLE_FIELDS),
         **runs_teachers.provenance(job.teachers),
     }
     keep_best = int(config.choose_epoch == "best")

@@ -37,7 +37,7 @@ from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer, make_seed_trainers
 from bertjax.validation import config as validation_config
 
-FREE_FIELDS = (
+MUTABLE_FIELDS = (
     *("log_every", "keep_checkpoints", "watchdog_minutes", "mesh", "mesh.*"),
     *("tensorboard", "objectives.*.teacher"),
     *("data.microbatches", "data.eval_batch_size", "model.remat", "model.unroll"),

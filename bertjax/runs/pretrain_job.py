@@ -24,7 +24,7 @@ from bertjax.runs import bucket_sync, corpora
 from bertjax.runs import examples as runs_examples
 from bertjax.runs import initialization as runs_initialization
 from bertjax.runs import teachers as runs_teachers
-from bertjax.runs.workdir import FREE_FIELDS
+from bertjax.runs.workdir import MUTABLE_FIELDS
 from bertjax.train.checkpoint import trees
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bertjax.corpus.prepare import Progress
 
 _WITHOUT_EFFECT = (
-    *(*FREE_FIELDS, "num_train_steps", "budget_seconds", "data.phases", "data.cache"),
+    *(*MUTABLE_FIELDS, "num_train_steps", "budget_seconds", "data.phases", "data.cache"),
 )
 """Fields that a resumed checkpoint may differ in."""
 

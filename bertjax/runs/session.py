@@ -42,20 +42,20 @@ HostBatches = Iterator[tuple[int, Mapping[str, np.ndarray]]]
 
 @contextlib.contextmanager
 def lock_workdir(
-    folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str] = workdir.FREE_FIELDS
+    folder: pathlib.Path, config: Mapping[str, Any], mutable: Sequence[str] = workdir.MUTABLE_FIELDS
 ) -> Iterator[None]:
     """Locks a workdir for this job and writes its `config.json`, on the first host for all hosts.
 
     Args:
       folder: The workdir on this machine.
       config: Plain values for `config.json`.
-      free: Patterns of fields that may change when a run is resumed.
+      mutable: Patterns of fields that may change when a run is resumed.
 
     Raises:
       UserError: another process holds the folder, or it belongs to another config.
     """
     is_first = jax.process_index() == 0
-    with workdir.claim(folder, config, free=free) if is_first else contextlib.nullcontext():
+    with workdir.claim(folder, config, mutable=mutable) if is_first else contextlib.nullcontext():
         yield
 
 

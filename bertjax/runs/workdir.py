@@ -24,7 +24,7 @@ from bertjax.io import storage
 from bertjax.io.files import read_json, write_json
 from bertjax.tokenizers.folder import METADATA
 
-FREE_FIELDS = (
+MUTABLE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
     *("watchdog_minutes", "tensorboard", "objectives.*.teacher"),
     *("data.microbatches", "model.remat", "model.unroll", "init.model"),
@@ -104,7 +104,7 @@ def claim(
     workdir: str | os.PathLike,
     config: Mapping[str, Any],
     *,
-    free: Sequence[str] = FREE_FIELDS,
+    mutable: Sequence[str] = MUTABLE_FIELDS,
 ) -> Claim:
     """Locks a workdir and writes its `config.json`; use the result in a `with` statement.
 
@@ -114,7 +114,7 @@ def claim(
     Args:
       workdir: The folder; created if absent.
       config: Plain values for `config.json`.
-      free: Patterns of dotted fields that may differ from the folder's config. Besides these,
+      mutable: Patterns of dotted fields that may differ from the folder's config. Besides these,
         `num_train_steps`, `budget_seconds` and `data.phases` may grow, which extends a run. A new
         field that is off (false, 0, empty) does not count: an older version started the run.
 
@@ -133,7 +133,7 @@ def claim(
     storage.make_folder(folder)
     held = Claim(folder)
     try:
-        _compare(folder, config, free)
+        _compare(folder, config, mutable)
         write_json(folder / "config.json", config)
     except BaseException:
         held.release()
@@ -190,7 +190,7 @@ def is_complete(
     return summary["steps"] >= num_train_steps or 0 < budget_seconds <= spent
 
 
-def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str]) -> None:
+def _compare(folder: pathlib.Path, config: Mapping[str, Any], mutable: Sequence[str]) -> None:
     path = folder / "config.json"
     if not path.exists() or not _has_trained(folder):
         return
@@ -198,7 +198,7 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], free: Sequence[str
     differing = [
         name
         for name in dict.fromkeys([*old, *new])
-        if old.get(name, ...) != new.get(name, ...) and not _may_change(name, old, new, free)
+        if old.get(name, ...) != new.get(name, ...) and not _may_change(name, old, new, mutable)
     ]
     if differing:
         shown = [
@@ -218,7 +218,7 @@ def _has_trained(folder: pathlib.Path) -> bool:
     return any(path.is_dir() or path.stat().st_size for path in found)
 
 
-def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
+def _may_change(name: str, old: dict, new: dict, mutable: Sequence[str]) -> bool:
     if name == "num_train_steps" and name in old and name in new:
         return new[name] >= old[name]
     if name == "budget_seconds" and name in old and name in new:
@@ -227,7 +227,7 @@ def _may_change(name: str, old: dict, new: dict, free: Sequence[str]) -> bool:
         return _extends(old[name], new[name])
     if name not in old and not new[name]:
         return True  # a newer version's option, which is off
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in free)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in mutable)
 
 
 def _extends(old: list[list[int]], new: list[list[int]]) -> bool:

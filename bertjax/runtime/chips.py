@@ -172,7 +172,7 @@ def get_topology(name: str, slices: int = 1) -> Topology:
     Raises:
       UserError: There is no such slice, or the TPU compiler is not installed.
     """
-    chip, shape = _parsed(name)
+    chip, shape = _parse_slice(name)
     if slices < 1:
         raise UserError(f"--slices: got {slices}, expected an integer >= 1")
     if slices > 1 and chip.network_bytes_per_second is None:
@@ -199,12 +199,12 @@ def get_topology(name: str, slices: int = 1) -> Topology:
                 f"the TPU compiler is not installed ({reason}); pip install 'bertjax[tpu]'"
             ) from None
         raise UserError(
-            f"unknown topology: got {full!r} ({reason}), expected one such as {_usual(chip)}"
+            f"unknown topology: got {full!r} ({reason}), expected one such as {_usual_slices(chip)}"
         ) from None
     return Topology(full, chip, slices, description.devices)
 
 
-def _parsed(name: str) -> tuple[Chip, str]:
+def _parse_slice(name: str) -> tuple[Chip, str]:
     kind, mark, rest = re.fullmatch(r"([^:-]*)([:-]?)(.*)", name).groups()
     if kind not in CHIPS:
         raise UserError(f"unknown TPU version {kind!r}: {nearest(kind, CHIPS)}")
@@ -216,7 +216,7 @@ def _parsed(name: str) -> tuple[Chip, str]:
     }
     if mark == "-" and rest in by_count:
         return chip, by_count[rest]
-    raise UserError(f"unknown topology: got {name!r}, expected one such as {_usual(chip)}")
+    raise UserError(f"unknown topology: got {name!r}, expected one such as {_usual_slices(chip)}")
 
 
 def _size(shape: str) -> int:
@@ -226,7 +226,7 @@ def _size(shape: str) -> int:
     return size
 
 
-def _usual(chip: Chip) -> str:
+def _usual_slices(chip: Chip) -> str:
     shapes = _SHAPES[chip.dimensions]
     named = [f"{chip.name}-{_size(shape) * chip.name_units_per_chip}" for shape in shapes[1:]]
     return f"{chip.name}:{shapes[1]}, {chip.name}:{shapes[-1]}, {', '.join(named)}"
@@ -275,7 +275,7 @@ def peak_flops_per_second(devices: Sequence[jax.Device], dtype: jnp.dtype) -> fl
     """
     if devices[0].platform == "cpu":
         processes = len({device.process_index for device in devices})
-        return processes * _measured_on_cpu(dtype)
+        return processes * _measure_cpu_peak(dtype)
     peak = peak_flops_of_kind(devices[0].device_kind)
     return None if peak is None else len(devices) * peak
 
@@ -290,7 +290,7 @@ def peak_flops_of_kind(device_kind: str) -> float | None:
 
 
 @functools.cache
-def _measured_on_cpu(dtype: jnp.dtype) -> float:
+def _measure_cpu_peak(dtype: jnp.dtype) -> float:
     device = jax.local_devices(backend="cpu")[0]
     matrix = jax.device_put(jnp.ones((_CPU_MATRIX, _CPU_MATRIX), dtype), device)
     product = jax.jit(lambda a: jax.lax.dot(a, a, preferred_element_type=jnp.float32))

@@ -140,7 +140,7 @@ def plan(
             options={"config": recipes[task], **options},
             settings=dict(point),
             overrides=(*keep, *overrides),
-            work=_work(options["data"], task, dict(point)),
+            work=_relative_duration(options["data"], task, dict(point)),
             init_from=_names_of(runs, "mnli") if from_mnli and task in FROM_MNLI else (),
         )
         runs.append(run)
@@ -161,7 +161,7 @@ def task_of(run: Run) -> str:
     return run.name.partition("/")[0]
 
 
-def _work(data: str, task: str, point: Mapping[str, Any]) -> float:
+def _relative_duration(data: str, task: str, point: Mapping[str, Any]) -> float:
     """Relative duration of a run: bytes of training examples times epochs.
 
     If the data is not a local folder, all tasks count the same.

@@ -37,7 +37,7 @@ def product(*parts: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[Point
       UserError: a field is in two parts.
     """
     axes = [axis for part in parts for axis in _axes(part)]
-    return [_merged(points) for points in itertools.product(*axes)]
+    return [_merge(points) for points in itertools.product(*axes)]
 
 
 def zip_fields(table: Mapping[str, Iterable[Any]]) -> list[Point]:
@@ -70,12 +70,12 @@ def random_search(count: int, table: Mapping[str, Draw], *, seed: int) -> list[P
 
 def uniform(low: float, high: float) -> Draw:
     """Samples a number uniformly, rounded to three significant digits."""
-    return lambda generator: _rounded(generator.uniform(low, high))
+    return lambda generator: _round(generator.uniform(low, high))
 
 
 def log_uniform(low: float, high: float) -> Draw:
     """Samples a number whose logarithm is uniform, rounded to three significant digits."""
-    return lambda generator: _rounded(math.exp(generator.uniform(math.log(low), math.log(high))))
+    return lambda generator: _round(math.exp(generator.uniform(math.log(low), math.log(high))))
 
 
 def integers(low: int, high: int) -> Draw:
@@ -88,7 +88,7 @@ def choice(*values: Any) -> Draw:
     return lambda generator: generator.choice(values)
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Three significant digits, so that the name of a run has the exact value."""
     return float(f"{value:.3g}")
 
@@ -99,7 +99,7 @@ def _axes(part: Mapping[str, Iterable[Any]] | Sequence[Point]) -> list[list[Poin
     return [list(part)]
 
 
-def _merged(points: Iterable[Point]) -> Point:
+def _merge(points: Iterable[Point]) -> Point:
     merged: Point = {}
     for point in points:
         if both := merged.keys() & point.keys():

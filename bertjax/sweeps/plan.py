@@ -18,7 +18,7 @@ from bertjax.config import PRETRAINING, load_config, load_runs
 from bertjax.errors import UserError
 from bertjax.io.files import read_json
 from bertjax.overrides import Override
-from bertjax.runs.workdir import FREE_FIELDS
+from bertjax.runs.workdir import MUTABLE_FIELDS
 from bertjax.sweeps import grid
 from bertjax.sweeps.run import INIT, SCORE, Run, text
 
@@ -174,8 +174,8 @@ def _compared_by(config: ConfigDict, spec: str) -> tuple[str, str]:
     return config.best_metric, config.best_mode
 
 
-FREE = (
-    *(f"sweep.config.{field}" for field in (*FREE_FIELDS, "num_train_steps", "data.phases")),
+MUTABLE_FIELDS = (
+    *(f"sweep.config.{field}" for field in (*MUTABLE_FIELDS, "num_train_steps", "data.phases")),
     *("sweep.runs.*", "sweep.options.data", "sweep.options.seeds", "sweep.spec"),
     *("sweep.overrides", "sweep.metric", "sweep.mode"),
 )

@@ -17,7 +17,7 @@ from typing import Any
 from bertjax.errors import Interrupted, UserError
 from bertjax.io.files import write_json, write_text
 from bertjax.runs import bucket_sync
-from bertjax.runs.workdir import FREE_FIELDS, claim, in_use
+from bertjax.runs.workdir import MUTABLE_FIELDS, claim, in_use
 from bertjax.runtime.children import Children, describe_exit, pin_cores, share_environment
 from bertjax.runtime.signals import sigterm_as_interrupt
 from bertjax.sweeps import progress, table
@@ -202,7 +202,7 @@ def hold_workdir(
     folder: pathlib.Path,
     workdir: str,
     record: Mapping[str, Any],
-    free: Sequence[str] = FREE_FIELDS,
+    mutable: Sequence[str] = MUTABLE_FIELDS,
 ) -> Iterator[None]:
     """Locks the folder of a sweep for this process, and synchronises it with its bucket.
 
@@ -210,13 +210,13 @@ def hold_workdir(
       folder: The folder on this machine.
       workdir: The folder as the user specified it: a path or a URL.
       record: Content of `config.json`; see `runs.workdir.claim`.
-      free: Fields of the record that may differ from those of an earlier start.
+      mutable: Fields of the record that may differ from those of an earlier start.
 
     Raises:
       UserError: the folder belongs to another config, or is in use.
     """
     with (
-        claim(folder, record, free=free),
+        claim(folder, record, mutable=mutable),
         bucket_sync.sync_to_bucket(folder, workdir),
         sigterm_as_interrupt(),
     ):

@@ -32,7 +32,7 @@ def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
     """
     folder = bucket_sync.local_folder(workdir, alone=True)
     plan.check_runs(sweep, folder)
-    with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
+    with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.MUTABLE_FIELDS):
         scheduler.run_all(
             sweep.runs, folder, parallel=parallel, on_change=lambda: _write(sweep, folder)
         )
@@ -99,7 +99,7 @@ def launch_commands(
     """
     folder = bucket_sync.local_folder(workdir)
     plan.check_runs(sweep, folder)
-    with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.FREE):
+    with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.MUTABLE_FIELDS):
         missing = [
             run
             for run in sweep.runs

@@ -119,7 +119,7 @@ class PairBatches:
         The batches have no labels: predictions are scored on the host.
         """
         by_length = np.argsort(self._max_length, kind="stable")
-        for groups in _cut(by_length, self.batch_size // self.group_size):
+        for groups in _split_batches(by_length, self.batch_size // self.group_size):
             examples = self._members(groups)
             yield examples, self._unlabelled(examples, rows)
 
@@ -132,8 +132,8 @@ class PairBatches:
         batches = []
         for start in range(0, len(shuffled), per_batch * self.batches_per_group):
             some = shuffled[start : start + per_batch * self.batches_per_group]
-            by_length = np.argsort(self._padded(self._max_length[some]), kind="stable")
-            batches.append(_cut(some[by_length], per_batch))
+            by_length = np.argsort(self._padded_sizes(self._max_length[some]), kind="stable")
+            batches.append(_split_batches(some[by_length], per_batch))
         order = np.concatenate(batches)
         order = order[np.argsort(bits.random_raw(len(order)), kind="stable")]
         return np.stack([self._members(groups) for groups in order])
@@ -158,19 +158,19 @@ class PairBatches:
         real = examples != PADDING
         # A copy of a real example fills a short batch, so that no row is without tokens.
         filled = np.where(real, examples, np.resize(examples[: self.group_size], len(examples)))
-        length = int(self._padded(self.pairs.lengths[filled]).max())
+        length = int(self._padded_sizes(self.pairs.lengths[filled]).max())
         return self.pairs.rows(filled[rows], length) | {
             "example_id": filled[rows].astype(np.int32),
             "example_weight": real[rows].astype(np.float32),
         }
 
-    def _padded(self, lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def _padded_sizes(self, lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Returns the smallest allowed length for each."""
         fixed = np.array(self.padded_lengths)
         return fixed[np.searchsorted(fixed, lengths)]
 
 
-def _cut(examples: Int[np.ndarray, " n"], batch_size: int) -> Int[np.ndarray, "S B"]:
+def _split_batches(examples: Int[np.ndarray, " n"], batch_size: int) -> Int[np.ndarray, "S B"]:
     """Cuts example numbers into batches; the last is filled with PADDING."""
     missing = -len(examples) % batch_size
     return np.pad(examples, (0, missing), constant_values=PADDING).reshape(-1, batch_size)

@@ -51,13 +51,13 @@ def score(task: str, references: str | None, predictions: str) -> Scores:
 
 def _glue(task: GlueTask, references: str | None, predictions: str) -> Scores:
     """Scores GLUE predictions; examples are matched by index."""
-    examples = glue_files.read_file(_needed(task.name, references), task)
+    examples = glue_files.read_file(_require_references(task.name, references), task)
     if examples.labels is None:
         raise UserError(
             f"no labels in {references}: expected a labelled file, such as the released dev split"
         )
     known = glue_predictions.read(predictions, task)
-    found = np.array(_matched(references, examples.indices, predictions, known))
+    found = np.array(_match_predictions(references, examples.indices, predictions, known))
     scores = {name: getattr(classification, name)(found, examples.labels) for name in task.metrics}
     return scores | {"examples": len(examples)}
 
@@ -84,7 +84,7 @@ def _conll2003(references: str | None, predictions: str) -> Scores:
 
 def _race(references: str | None, predictions: str) -> Scores:
     """Accuracy over all questions and per level."""
-    choices = multiple_choice_files.read_race_split(_needed("race", references))
+    choices = multiple_choice_files.read_race_split(_require_references("race", references))
     right = _right(references, choices, predictions)
     scores: Scores = {"accuracy": float(right.mean()), "questions": len(choices)}
     levels = np.array(choices.levels)
@@ -98,14 +98,14 @@ def _race(references: str | None, predictions: str) -> Scores:
 
 def _swag(references: str | None, predictions: str) -> Scores:
     """Accuracy over all questions."""
-    choices = multiple_choice_files.read_swag_file(_needed("swag", references))
+    choices = multiple_choice_files.read_swag_file(_require_references("swag", references))
     right = _right(references, choices, predictions)
     return {"accuracy": float(right.mean()), "questions": len(choices)}
 
 
 def _squad_of_any_version(references: str | None, predictions: str) -> Scores:
     """Scores SQuAD by the version of the references file, which the score `rules` names."""
-    needed = _needed("squad", references)
+    needed = _require_references("squad", references)
     squad_files.read(needed, on_mismatch="keep")
     name = "squad2" if squad_files.is_version_2(needed) else "squad1"
     return {"rules": name} | SCORERS[name](references, predictions)
@@ -114,7 +114,7 @@ def _squad_of_any_version(references: str | None, predictions: str) -> Scores:
 def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scores:
     """Exact match and F1 in percent, as in the official scripts."""
     name = "squad2" if unanswerable else "squad1"
-    questions = squad_files.read(_needed(name, references), on_mismatch="keep")
+    questions = squad_files.read(_require_references(name, references), on_mismatch="keep")
     found = files.load_json(pathlib.Path(predictions), "predictions of SQuAD", distinct_keys=True)
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
         raise UserError(
@@ -138,7 +138,7 @@ SCORERS: Mapping[str, Scorer] = {
 """The scoring function of each task."""
 
 
-def _needed(task: str, references: str | None) -> str:
+def _require_references(task: str, references: str | None) -> str:
     if references is None:
         raise UserError(
             f"{task} requires --references: pass the released file of the split that was predicted"
@@ -146,7 +146,7 @@ def _needed(task: str, references: str | None) -> str:
     return references
 
 
-def _matched(
+def _match_predictions(
     references: str, expected: Sequence[str], predictions: str, known: Mapping[str, Any]
 ) -> list[Any]:
     """Returns the prediction of each example, in order; both files must have the same ids."""
@@ -173,7 +173,9 @@ def _right(references: str, choices: Choices, predictions: str) -> Bool[np.ndarr
     if choices.answers is None:
         raise UserError(f"no answers in {references}: expected a labelled split, such as dev")
     known = multiple_choice_predictions.read(predictions)
-    return np.array(_matched(references, choices.ids, predictions, known)) == choices.answers
+    return (
+        np.array(_match_predictions(references, choices.ids, predictions, known)) == choices.answers
+    )
 
 
 def _tags_before_last(path: str, sentence: Sentence) -> list[str]:

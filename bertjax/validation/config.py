@@ -89,7 +89,7 @@ def _check_section(config: ConfigDict, section: str) -> None:
     where = f"config.{section}" if section else "config"
     hints = schema.hints(config, section)
     if section:
-        values = dict(_at(config, section))
+        values = dict(_get_section(config, section))
     else:
         known = (*_sections(config), "objectives", schema.WRITTEN_BY_RUN)
         values = {name: value for name, value in config.items() if name not in known}
@@ -103,7 +103,7 @@ def _check_section(config: ConfigDict, section: str) -> None:
         check_relations(relations_of(declared), values, where)
 
 
-def _at(config: ConfigDict, section: str) -> ConfigDict:
+def _get_section(config: ConfigDict, section: str) -> ConfigDict:
     for name in section.split("."):
         config = config[name]
     return config

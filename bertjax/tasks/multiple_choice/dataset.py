@@ -77,7 +77,7 @@ class Dataset:
         choices = self.choices[split]
         if choices.answers is None:
             return {}
-        chosen, levels = self._chosen(split, predictions), np.array(choices.levels)
+        chosen, levels = self._predict_choices(split, predictions), np.array(choices.levels)
         found = {"accuracy": classification.accuracy(chosen, choices.answers)}
         for level in sorted(set(choices.levels) - {""}):
             own = levels == level
@@ -90,10 +90,10 @@ class Dataset:
 
     def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
         """Writes the letter of the predicted choice by question id, as JSON."""
-        chosen = self._chosen(split, predictions).tolist()
+        chosen = self._predict_choices(split, predictions).tolist()
         multiple_choice_predictions.write(folder / f"{split}.json", self.choices[split].ids, chosen)
 
-    def _chosen(
+    def _predict_choices(
         self, split: str, predictions: Float[np.ndarray, " n"]
     ) -> Int[np.ndarray, " questions"]:
         return predictions.reshape(-1, self.choices[split].num_choices).argmax(axis=1)

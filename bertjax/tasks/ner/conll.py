@@ -179,13 +179,13 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
             document += in_document
             in_document = True
         else:
-            rows.append((number, _checked(where, fields)))
+            rows.append((number, _check_fields(where, fields)))
             in_document = True
     close()
     return sentences
 
 
-def _checked(where: str, fields: list[str]) -> list[str]:
+def _check_fields(where: str, fields: list[str]) -> list[str]:
     if len(fields) == 1:
         raise UserError(
             f"{where}: got {fields[0]!r} alone, expected a word first and its tag last, separated "

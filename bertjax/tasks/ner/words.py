@@ -76,7 +76,7 @@ def encode(
     template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
     words = _Words.of(sentences, tokenizer, budget, max_chars_per_word)
     sizes = np.array([len(sentence) for sentence in sentences], np.int64)
-    predicted = list(_cut(words.ends, sizes, budget))
+    predicted = list(_split_words(words.ends, sizes, budget))
     read = predicted
     if document_context:
         documents = [sentence.document for sentence in sentences]
@@ -169,7 +169,7 @@ def _concatenate(words: list[str], numbers: dict[str, list[int]]) -> Int32[np.nd
     return np.fromiter(chain.from_iterable(numbers[word] for word in words), np.int32)
 
 
-def _cut(ends: list[int], sizes: Int64[np.ndarray, " s"], budget: int):
+def _split_words(ends: list[int], sizes: Int64[np.ndarray, " s"], budget: int):
     """Yields ranges of words that fit into a sequence: sentences, or parts of long ones."""
     begin = 0
     for end in np.cumsum(sizes).tolist():

@@ -26,10 +26,12 @@ def to_answers(
     if problem_type == REGRESSION:
         return [{"score": float(found[0])} for found in logits]
     found = probabilities(problem_type, logits)
-    return [_classified(problem_type, labels, row) for row in found.tolist()]
+    return [_class_prediction(problem_type, labels, row) for row in found.tolist()]
 
 
-def _classified(problem_type: str, labels: Sequence[str], found: Sequence[float]) -> dict[str, Any]:
+def _class_prediction(
+    problem_type: str, labels: Sequence[str], found: Sequence[float]
+) -> dict[str, Any]:
     named = dict(zip(labels, found, strict=True))
     if problem_type == SINGLE_LABEL:
         return {"label": labels[int(np.argmax(found))], "probabilities": named}

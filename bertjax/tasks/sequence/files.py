@@ -199,16 +199,16 @@ def check_column(table: Table, name: str, option: str) -> None:
     """Raises `UserError` if a table has no column of this name."""
     if name not in table.columns:
         raise UserError(
-            f"{table.path} has no column {name!r}: got {_listed(table)}; choose one with "
+            f"{table.path} has no column {name!r}: got {_column_names(table)}; choose one with "
             f"--{option} COLUMN"
         )
 
 
 def _unknown(table: Table, content: str) -> str:
-    return f"{table.path}: cannot detect the column of the {content} among {_listed(table)}"
+    return f"{table.path}: cannot detect the column of the {content} among {_column_names(table)}"
 
 
-def _listed(table: Table) -> str:
+def _column_names(table: Table) -> str:
     names = list(table.columns)
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return f"{', '.join(names[:_MAX_LISTED])}{more}"

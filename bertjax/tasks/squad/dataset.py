@@ -109,7 +109,7 @@ class Dataset:
             windows = _windows(questions, fields, spec, str(path))
             self.questions[split], self.windows[split] = questions, windows
             labels = windows.labels if split == "train" else None
-            self.batches[split] = spec.batches(split, _marked(windows), labels)
+            self.batches[split] = spec.batches(split, _with_answer_places(windows), labels)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.batches else ()
         self.left_out = {split: found.left_out for split, found in self.questions.items()}
@@ -148,7 +148,7 @@ class Dataset:
     def _answers(
         self, split: str, predictions: Float[np.ndarray, "n S"]
     ) -> squad_answers.PredictedAnswers:
-        return _found(self.questions[split], self.windows[split], predictions, self._fields)
+        return _find_answers(self.questions[split], self.windows[split], predictions, self._fields)
 
 
 OUTPUT = "predict"
@@ -183,7 +183,7 @@ def from_inputs(
     truncated = [size > fields["max_query_length"] for size in sizes]
 
     def answers(predictions: Float[np.ndarray, "n S"]) -> list[dict[str, Any]]:
-        found = _found(questions, windows, predictions, fields)
+        found = _find_answers(questions, windows, predictions, fields)
         texts = found.predictions(fields["null_threshold"] or 0.0).values()
         best = [[candidate._asdict() for candidate in each[:_MAX_SHOWN]] for each in found.n_best]
         odds = found.odds().values() or [None] * len(rows)
@@ -197,7 +197,7 @@ def from_inputs(
             )
         ]
 
-    return PredictionRequest(spec.batches("predict", _marked(windows), None), answers)
+    return PredictionRequest(spec.batches("predict", _with_answer_places(windows), None), answers)
 
 
 def _windows(
@@ -214,7 +214,7 @@ def _windows(
     )
 
 
-def _found(
+def _find_answers(
     questions: SquadQuestions,
     windows: squad_windows.AnswerWindows,
     predictions: Float[np.ndarray, "n S"],
@@ -244,7 +244,7 @@ def _character_f1(
     return {"character_f1": metrics_answers.character_f1(predictions, references) / 100}
 
 
-def _marked(windows: squad_windows.AnswerWindows) -> Pairs:
+def _with_answer_places(windows: squad_windows.AnswerWindows) -> Pairs:
     """Adds the column `answer_places`: 1 for tokens of the context, 2 for [CLS], else 0."""
     sizes = windows.context_end - windows.context_begin
     marks = np.zeros(len(windows.pairs.tokens), np.int32)

@@ -132,7 +132,9 @@ def encode(
 
     template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
     capacity = max_seq_length - template.num_special_tokens(2) - queries.sizes
-    question, first, sizes = _cut(contexts.sizes[questions.context_of], capacity, doc_stride)
+    question, first, sizes = _split_contexts(
+        contexts.sizes[questions.context_of], capacity, doc_stride
+    )
     first_span = contexts.offsets[questions.context_of[question]] + first
     lengths = queries.sizes[question], sizes
     frame = template.frame(lengths)
@@ -186,7 +188,7 @@ class _Texts:
             yield self.ids[start : start + size]
 
 
-def _cut(
+def _split_contexts(
     sizes: Int64[np.ndarray, " n"], capacity: Int64[np.ndarray, " n"], stride: int
 ) -> tuple[Int64[np.ndarray, " w"], Int64[np.ndarray, " w"], Int64[np.ndarray, " w"]]:
     """Splits contexts into windows.
@@ -351,9 +353,9 @@ class Spans:
         bounds = np.searchsorted(windows.question[self.window], numbers).tolist()
         for number, context in enumerate(questions.context_of):
             spans = range(bounds[number], bounds[number + 1])
-            yield self._cut(questions.contexts[context], spans, begins, ends)
+            yield self._extract_answers(questions.contexts[context], spans, begins, ends)
 
-    def _cut(
+    def _extract_answers(
         self,
         context: str,
         spans: range,
