@@ -102,7 +102,9 @@ def _read_texts(path: str, fields: tuple[str, ...] = ("text",)) -> dict[str, str
     for location, identity, *parts in zip(table.locations, ids, *columns, strict=True):
         key = _identity(identity, location, "_id")
         if key in texts:
-            raise UserError(f"{location}: _id: got {key!r} twice, expected distinct ids; remove one")
+            raise UserError(
+                f"{location}: _id: got {key!r} twice, expected distinct ids; remove one"
+            )
         if not all(isinstance(part, str | None) for part in parts):
             raise UserError(f"{location}: got {parts}, expected strings for {', '.join(fields)}")
         texts[key] = " ".join(part or "" for part in parts).strip()
@@ -111,7 +113,9 @@ def _read_texts(path: str, fields: tuple[str, ...] = ("text",)) -> dict[str, str
 
 def _identity(value: Any, location: str, column: str) -> str:
     if not isinstance(value, str | int) or value == "":
-        raise UserError(f"{location}: {column}: got {value!r}, expected an id; fix or remove the row")
+        raise UserError(
+            f"{location}: {column}: got {value!r}, expected an id; fix or remove the row"
+        )
     return str(value)
 
 
@@ -126,13 +130,13 @@ def _read_judgements(
     ):
         if query not in queries:
             raise UserError(
-                f"{location}: query-id: got {query!r}, which is not in queries.jsonl; remove the row, "
-                "or add the query"
+                f"{location}: query-id: got {query!r}, which is not in queries.jsonl; remove the "
+                "row, or add the query"
             )
         if document not in documents:
             raise UserError(
-                f"{location}: corpus-id: got {document!r}, which is not in corpus.jsonl; remove the "
-                "row, or add the document"
+                f"{location}: corpus-id: got {document!r}, which is not in corpus.jsonl; remove "
+                "the row, or add the document"
             )
         own = judgements.setdefault(query, {})
         if document in own:
