@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
 from bertjax.inference import (
@@ -225,7 +227,7 @@ def sts(
     )
     cosines = similarity.cosines(embedder, examples)
     counts = {"pairs": len(examples), "truncated": embedder.num_truncated}
-    return similarity.correlations(cosines, examples.labels) | counts
+    return similarity.correlations(cosines, np.asarray(examples.labels)) | counts
 
 
 def retrieval(
