@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from bertjax.data.random import sample
 from bertjax.errors import UserError
-from bertjax.io.lines import read_text
+from bertjax.io.files import read_text
 from bertjax.metrics import classification
 from bertjax.tasks import dataset, sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
