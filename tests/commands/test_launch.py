@@ -85,83 +85,79 @@ def alone(corpus, tmp_path_factory, run_bertjax):
     return losses(workdir)
 
 
-NOTES_WHAT_IS_BUILT = """\
+RECORDS_EXAMPLES = """\
 import json, os
 from bertjax.data.examples import Examples
 
 build = Examples.build
 
-def noting(self, epoch, example):
+def record(self, epoch, example):
     # One example is read for shapes, hundreds for the mean number of tokens.
     if self._corpus.split == "train" and 1 < len(example) <= 48:
-        name = f"{os.environ['BUILT']}/{os.environ['BERTJAX_PROCESS']}"
+        name = f"{os.environ['RECORDED']}/{os.environ['BERTJAX_PROCESS']}"
         with open(name, "a") as file:
             file.write(json.dumps([epoch, example.tolist()]) + "\\n")
     return build(self, epoch, example)
 
 if "BERTJAX_PROCESS" in os.environ:
-    Examples.build = noting
+    Examples.build = record
 """
-
-
-def trained(processes, devices, corpus, folder, run_bertjax, env=None):
-    workdir = folder / "run"
-    done = run_bertjax(*launched(processes, devices, *words(corpus, workdir)), env=env)
-    assert done.returncode == 0, done.stderr
-    return workdir
 
 
 @pytest.fixture(scope="module")
 def two(corpus, tmp_path_factory, run_bertjax):
-    """Two processes with four devices each."""
-    return trained(2, 4, corpus, tmp_path_factory.mktemp("two"), run_bertjax)
-
-
-@pytest.fixture(scope="module")
-def four(corpus, tmp_path_factory, run_bertjax, root):
-    """Four processes with two devices each, which record the examples they read in `built`."""
-    folder = tmp_path_factory.mktemp("four")
-    (folder / "built").mkdir()
-    (folder / "sitecustomize.py").write_text(NOTES_WHAT_IS_BUILT)
-    path = os.pathsep.join([str(folder), str(root)])
-    env = {"PYTHONPATH": path, "BUILT": str(folder / "built")}
-    return trained(4, 2, corpus, folder, run_bertjax, env)
+    """The workdir of two processes with four devices each."""
+    workdir = tmp_path_factory.mktemp("two") / "run"
+    done = run_bertjax(*launched(2, 4, *words(corpus, workdir)))
+    assert done.returncode == 0, done.stderr
+    return workdir
 
 
 @pytest.mark.slow
-def test_several_processes_train_the_same_model_as_one(alone, two, four):
+def test_two_processes_train_the_same_model_as_one(alone, two):
     assert losses(two) == pytest.approx(alone, rel=1e-5)
-    assert losses(four) == pytest.approx(alone, rel=1e-5)
 
 
-@pytest.mark.slow
-def test_each_process_reads_only_its_part_of_the_data(four):
-    """A fourth of each batch, and all of them together every example once an epoch."""
-    parts = []
-    for number in range(4):
-        lines = (four.parent / "built" / str(number)).read_text().splitlines()
-        built = [(epoch, each) for epoch, some in map(json.loads, lines) for each in some]
-        assert len(built) == len(set(built)) == STEPS * TINY["data.batch_size"] // 4
-        parts.append(set(built))
-    assert len(set.union(*parts)) == sum(map(len, parts))
-
-
-@pytest.mark.parametrize(("before", "processes"), [("four", 1), ("two", 4)])
-@pytest.mark.slow
-def test_another_number_of_processes_resumes_with_the_same_data(
-    alone, before, corpus, tmp_path, run_bertjax, processes, request
-):
-    workdir = tmp_path / "run"
-    shutil.copytree(request.getfixturevalue(before), workdir)
+def resume(two, workdir, corpus, run_bertjax, processes, **options):
+    """Resumes a copy of the run from step 4, with one device for each process."""
+    shutil.copytree(two, workdir)
     for later in (8, STEPS):
         shutil.rmtree(workdir / "checkpoints" / str(later))
     (workdir / "summary.json").unlink()
     (workdir / "metrics.jsonl").unlink()
-    done = run_bertjax(*launched(processes, 1, *words(corpus, workdir)))
+    done = run_bertjax(*launched(processes, 1, *words(corpus, workdir)), **options)
     assert done.returncode == 0, done.stderr
     assert "resuming from step 4" in done.stderr
-    wanted = {step: loss for step, loss in alone.items() if step > 4}
-    assert losses(workdir) == pytest.approx(wanted, rel=1e-5)
+
+
+def after_step_4(alone):
+    return pytest.approx({step: loss for step, loss in alone.items() if step > 4}, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_one_process_resumes_with_the_same_data(alone, two, corpus, tmp_path, run_bertjax):
+    resume(two, tmp_path / "run", corpus, run_bertjax, 1)
+    assert losses(tmp_path / "run") == after_step_4(alone)
+
+
+@pytest.mark.slow
+def test_more_processes_resume_and_each_reads_its_part_of_the_data(
+    alone, two, corpus, tmp_path, run_bertjax, root
+):
+    """A fourth of each batch, no example twice."""
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "sitecustomize.py").write_text(RECORDS_EXAMPLES)
+    path = os.pathsep.join([str(tmp_path), str(root)])
+    env = {"PYTHONPATH": path, "RECORDED": str(tmp_path / "recorded")}
+    resume(two, tmp_path / "run", corpus, run_bertjax, 4, env=env)
+    assert losses(tmp_path / "run") == after_step_4(alone)
+    parts = []
+    for number in range(4):
+        lines = (tmp_path / "recorded" / str(number)).read_text().splitlines()
+        read = [(epoch, each) for epoch, some in map(json.loads, lines) for each in some]
+        assert len(read) == len(set(read)) == (STEPS - 4) * TINY["data.batch_size"] // 4
+        parts.append(set(read))
+    assert len(set.union(*parts)) == sum(map(len, parts))
 
 
 def process_of(number):
