@@ -203,11 +203,7 @@ def test_a_killed_run_is_reported_with_its_signal_and_last_output(home):
     assert f"{NAMES[0]} failed: ended by SIGKILL; last output: step 3 (" in home.sweep()[1]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT],
-    ids=lambda number: number.name,
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_signal_to_a_sweep_lets_its_runs_save(home, command_environment, number):
     home.orders(dict.fromkeys(NAMES[1:3], "wait"))
     words = ["--config", home.file, "--workdir", home.workdir, "--parallel", "2"]
@@ -241,7 +237,6 @@ def until(true, seconds: float = 60) -> None:
     assert true()
 
 
-@pytest.mark.slow
 def test_a_run_that_survived_its_killed_sweep_is_awaited(home):
     """Two processes must not write to one workdir."""
     folder = home.workdir / NAMES[0]

@@ -152,13 +152,14 @@ def test_a_mean_of_means_over_microbatches_would_be_wrong(whole, start, keyed):
         close(naive, whole[0], relative=1e-2)
 
 
+SEQUENCE = "data, tensor, sequence"
 MESHES = {
     "one": {},
     "data": {"data": 8},
     "data, fsdp": {"data": 4, "fsdp": 2},
     "data, tensor": {"data": 4, "tensor": 2},
     "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
-    "data, tensor, sequence": {"data": 2, "tensor": 2, "sequence": 2},
+    SEQUENCE: {"data": 2, "tensor": 2, "sequence": 2},
 }
 QUICK = "data, fsdp, tensor"
 """The mesh of the default run."""
@@ -267,13 +268,8 @@ def test_dropout_was_enabled(two_steps, whole):
         ("one", (N, D, H, D // H), (V, D)),
         pytest.param("data", (N, D, H, D // H), (V, D), marks=pytest.mark.slow),
         pytest.param("data, fsdp", (N, D // 2, H, D // H), (V, D // 2), marks=pytest.mark.slow),
+        pytest.param(SEQUENCE, (N, D, H // 2, D // H), (V // 2, D), marks=pytest.mark.slow),
         ("data, fsdp, tensor", (N, D // 2, H // 2, D // H), (V // 2, D // 2)),
-        pytest.param(
-            "data, tensor, sequence",
-            (N, D, H // 2, D // H),
-            (V // 2, D),
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_shardings_are_kept_by_a_step(name, query, words, two_steps):
