@@ -101,7 +101,7 @@ def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Sourc
     )
     if defect:
         raise UserError(
-            f"{checkpoint} cannot be exported ({defect}): checkpoints of finished seeds are kept "
+            f"{checkpoint} cannot be loaded ({defect}): checkpoints of finished seeds are kept "
             "with --config.keep_checkpoints=true"
         )
     config = read_json(workdir / "config.json")

@@ -43,7 +43,7 @@ def read(data: str, columns: Mapping[str, str]) -> SequenceExamples:
     else:
         examples = _read_table(data, columns)
     if len(examples) < 2:
-        raise UserError(f"{data}: got {len(examples)} pair, expected two or more for a correlation")
+        raise UserError(f"{data}: pairs: got {len(examples)}, expected 2 or more for a correlation")
     return examples
 
 

@@ -230,7 +230,7 @@ def test_a_run_without_checkpoints_is_refused(finetuned, tmp_path):
     workdir = tmp_path / "cola"
     workdir.mkdir()
     (workdir / "results.json").write_text(json.dumps(results))
-    with pytest.raises(UserError, match=r"cannot be exported .*--config.keep_checkpoints=true"):
+    with pytest.raises(UserError, match=r"cannot be loaded .*--config.keep_checkpoints=true"):
         export_run(workdir, tmp_path / "theirs")
     with pytest.raises(UserError, match="leave out @best"):
         export_run(f"{workdir}@best", tmp_path / "theirs")

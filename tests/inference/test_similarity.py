@@ -114,7 +114,7 @@ def test_the_dev_split_of_glue_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
-        ("sentence1\tsentence2\tscore\na\tb\t1\n", {}, "got 1 pair, expected two or more"),
+        ("sentence1\tsentence2\tscore\na\tb\t1\n", {}, "pairs: got 1, expected 2 or more"),
         ("sentence1\tsentence2\tscore\na\tb\tgood\n", {}, ":2: label: got 'good', expected a num"),
         ("sentence1\tsentence2\tscore\na\t\t1\n", {}, ":2: column 'sentence2' is empty"),
         ("a\tb\tscore\nx\ty\t1\n", {}, "cannot detect the column of the texts among a, b, score"),
