@@ -29,6 +29,17 @@ exec(sys.argv[1])
 """
 
 
+@pytest.fixture(scope="module")
+def fork_server(command_environment, load_script):
+    """A server as young as the processes it is compared with, which inherit ignored signals.
+
+    The TPU compiler ignores SIGHUP and SIGPROF in the process that loads it.
+    """
+    server = load_script("tests/fork_server.py").ForkServer(command_environment)
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A folder with a package that replaces bertjax for processes that are started there."""
