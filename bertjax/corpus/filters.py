@@ -6,9 +6,16 @@
 
 A document is kept or dropped by its own text and the kept documents before it, so that the result
 does not depend on the number of workers or on interruptions.
+
+The keys of near duplicates are hashed bands of a MinHash signature (Broder 1997; LSH): documents
+whose sets of n-grams have the Jaccard index s share one of b bands of r values with probability
+1 - (1 - s^r)^b; b and r are chosen for the threshold. Documents that share a band are near
+duplicates (as in Lee et al. 2022, "Deduplicating training data", without the second pass that
+compares the texts).
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +35,15 @@ GOPHER = "gopher"
 """The name of all rules below with a value of Rae et al. 2021."""
 
 _SIMILARITY_RANGE = (0.5, 0.95)
+
+NUM_HASHES = 128
+"""Values of a signature."""
+
+_SHINGLE_WORDS = 5
+# Words, or single characters of scripts that do not separate words by spaces.
+_WORD = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W_]+"
+)
 
 
 class _Rule(NamedTuple):
@@ -164,9 +180,7 @@ class DocumentFilter:
         if DUPLICATES in bounds:
             self._keys.append(lambda text: [_hash(text.encode())])
         if NEAR_DUPLICATES in bounds:
-            from bertjax.corpus import minhash
-
-            self._keys.append(minhash.BandHashes(bounds[NEAR_DUPLICATES]))
+            self._keys.append(BandHashes(bounds[NEAR_DUPLICATES]))
 
     def __call__(self, texts: list[str]) -> Verdicts:
         broken = [self._broken_rule(text) for text in texts]
@@ -209,3 +223,48 @@ class DuplicateIndex:
 
 def _hash(content: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+class BandHashes:
+    """A function that returns the keys of a text, one for each band of its signature.
+
+    Args:
+      threshold: The Jaccard index of the n-grams from which two documents are near duplicates.
+
+    Raises:
+      UserError: datasketch is not installed.
+    """
+
+    def __init__(self, threshold: float):
+        try:
+            import datasketch
+        except ImportError as error:
+            raise UserError(
+                f"filter near_duplicates: {error}; pip install 'bertjax[dedup]'"
+            ) from None
+        self._new = datasketch.MinHash
+        bands = datasketch.MinHashLSH(threshold=threshold, num_perm=NUM_HASHES)
+        self._num_bands, self._band_size = bands.b, bands.r
+        self._empty = self._new(NUM_HASHES, seed=1, gpu_mode="disable", scheme="affine32")
+
+    def __call__(self, text: str) -> list[int]:
+        signature = self._empty.copy()
+        signature.update_batch(sorted(_shingles(text)))
+        values = signature.hashvalues.astype("<u4")
+        return [
+            _hash_band(number, values[start : start + self._band_size].tobytes())
+            for number, start in enumerate(
+                range(0, self._num_bands * self._band_size, self._band_size)
+            )
+        ]
+
+
+def _shingles(text: str) -> set[bytes]:
+    words = _WORD.findall(text.lower()) or [text]
+    count = max(len(words) - _SHINGLE_WORDS + 1, 1)
+    return {" ".join(words[start : start + _SHINGLE_WORDS]).encode() for start in range(count)}
+
+
+def _hash_band(number: int, values: bytes) -> int:
+    digest = hashlib.blake2b(values, digest_size=8, salt=number.to_bytes(2, "little"))
+    return int.from_bytes(digest.digest(), "little")

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 
 import bertjax
 from bertjax.corpus import text as corpus_text
-from bertjax.corpus.documents import Document
+from bertjax.corpus.documents import PAIR_FORMAT, Document
 from bertjax.corpus.encoding import EncodedDocuments
 from bertjax.corpus.filtering import ENCODE, DocumentStages, filter_blocks
 from bertjax.corpus.filters import parse_filters
 from bertjax.corpus.format import TEXT_FIELD
-from bertjax.corpus.pairs import FORMAT
 from bertjax.corpus.reading import Block, Stream, read_blocks
 from bertjax.corpus.shards import SplitWriter, disk_errors
 from bertjax.corpus.sources import Source, find_overlap, find_sources
@@ -126,7 +125,7 @@ def prepare(
     corpus_text.check_sources(sources, format=format, text_field=text_field)
     options: dict[str, Any] = {"format": format, "errors": errors, "tfds_data_dir": tfds_data_dir}
     read = functools.partial(corpus_text.read_source, text_field=text_field, **options)
-    work = _Work(streams, read, bounds, (str(tokenizer_path), format == FORMAT), shard_size)
+    work = _Work(streams, read, bounds, (str(tokenizer_path), format == PAIR_FORMAT), shard_size)
     upload = copies.atomic_upload(out, "manifest.json")
     with upload as folder, CorpusWriter(folder, recipe, streams) as corpus:
         if corpus.manifest is None:

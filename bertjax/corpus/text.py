@@ -7,9 +7,8 @@ before anything is written.
 from collections.abc import Iterator, Sequence
 
 from bertjax import catalog
-from bertjax.corpus.documents import Document, decode, split_long
+from bertjax.corpus.documents import PAIR_FORMAT, Document, decode, split_long
 from bertjax.corpus.format import FOLDER, TEXT_FIELD, ReadOptions, all_formats
-from bertjax.corpus.pairs import FORMAT
 from bertjax.corpus.sources import PYTHON_DOCS, Source, find_sources, is_dataset
 from bertjax.errors import UserError, nearest
 from bertjax.io import file_kinds, storage
@@ -76,7 +75,7 @@ def read_source(
     """
     _check_format(format)
     if source.name == PYTHON_DOCS:
-        if format == FORMAT:
+        if format == PAIR_FORMAT:
             raise UserError(
                 f"{PYTHON_DOCS}: got text, expected pairs; give files of pairs, or tfds:NAME:SPLIT"
             )
@@ -96,7 +95,7 @@ def _read_tfds(
 ) -> Iterator[Document]:
     from bertjax.corpus import tfds_text
 
-    if format == FORMAT:
+    if format == PAIR_FORMAT:
         texts = tfds_text.read_pairs(name, data_dir=data_dir)
     else:
         texts = tfds_text.read_texts(name, data_dir=data_dir, feature=text_field)
@@ -127,12 +126,12 @@ def check_sources(sources: Sequence[Source], *, format: str = "auto", text_field
                 next(
                     read_source(source, format=name, text_field=text_field, errors="replace"), None
                 )
-    if format not in ("auto", FORMAT) and all(is_dataset(source.name) for source in sources):
+    if format not in ("auto", PAIR_FORMAT) and all(is_dataset(source.name) for source in sources):
         raise UserError(
             f"format {format!r} has no effect: got {', '.join(source.name for source in sources)}, "
             "expected files; leave --format out (in a config: data.text_format)"
         )
-    if text_field and (format == FORMAT or not has_fields):
+    if text_field and (format == PAIR_FORMAT or not has_fields):
         raise UserError(
             f"text_field={text_field!r}: no input has named fields, expected JSON lines, a table "
             "or tfds:NAME:SPLIT; leave --text_field out"

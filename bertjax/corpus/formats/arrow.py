@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from bertjax.corpus import arrow_columns
+from bertjax.corpus import tables
 from bertjax.corpus.documents import Document
 from bertjax.corpus.format import ReadOptions, Table, TextFormat, import_extra
 from bertjax.errors import UserError
@@ -20,24 +20,24 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 def read(path: str, options: ReadOptions) -> Iterator[Document]:
     """Read a document from a column of every row."""
-    ipc = import_extra(path, "pyarrow", arrow_columns.EXTRA).ipc
+    ipc = import_extra(path, "pyarrow", tables.PYARROW_EXTRA).ipc
     rows = 0
     with open_seekable(path) as stream, reading_errors(path, lambda: f"{rows:,} rows"):
         schema, batches = _open(path, ipc, stream)
-        arrow_columns.check_column(path, schema, options.text_field)
+        tables.check_column(path, schema, options.text_field)
         column = schema.get_field_index(options.text_field)
         for batch in batches:
-            yield from arrow_columns.read_column(path, batch.column(column), options.errors, rows)
+            yield from tables.read_column(path, batch.column(column), options.errors, rows)
             rows += batch.num_rows
 
 
 def read_all(path: str) -> Table:
     """Read all columns."""
-    pa = import_extra(path, "pyarrow", arrow_columns.EXTRA)
-    ipc = import_extra(path, "pyarrow.ipc", arrow_columns.EXTRA)
+    pa = import_extra(path, "pyarrow", tables.PYARROW_EXTRA)
+    ipc = import_extra(path, "pyarrow.ipc", tables.PYARROW_EXTRA)
     with open_seekable(path) as stream, reading_errors(path, lambda: "its columns"):
         schema, batches = _open(path, ipc, stream)
-        return arrow_columns.to_table(path, pa.Table.from_batches(batches, schema))
+        return tables.to_table(path, pa.Table.from_batches(batches, schema))
 
 
 def _open(path: str, ipc: Any, stream: BinaryIO) -> tuple[Any, Iterator[Any]]:

@@ -6,9 +6,8 @@ and fingerprints treat pairs like documents.
 
 from collections.abc import Iterator
 
-from bertjax.corpus.documents import Document
+from bertjax.corpus.documents import Document, join_pair, read_pairs
 from bertjax.corpus.format import ReadOptions, TextFormat
-from bertjax.corpus.pairs import join_pair, read_pairs
 
 
 def read(path: str, options: ReadOptions) -> Iterator[Document]:

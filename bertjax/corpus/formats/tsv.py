@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from bertjax.corpus.documents import Document
 from bertjax.corpus.format import ReadOptions, Table, TextFormat
-from bertjax.corpus.table_rows import TableLines, read_rows, read_table
+from bertjax.corpus.tables import TableLines, read_rows, read_table
 from bertjax.io import file_kinds
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.corpus.pairs import FORMAT
+from bertjax.corpus.documents import PAIR_FORMAT
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import offsets, ranges
@@ -33,10 +33,12 @@ class SourceTargets:
         """
         if specials.sep_id is None:
             raise UserError(
-                f"format {FORMAT} requires a tokenizer with [SEP] or </s>; use another tokenizer"
+                f"format {PAIR_FORMAT} requires a tokenizer with [SEP] or </s>; use another one"
             )
         if max_seq_length < 2:
-            raise UserError(f"max_seq_length: got {max_seq_length}, expected >= 2 for {FORMAT}")
+            raise UserError(
+                f"max_seq_length: got {max_seq_length}, expected >= 2 for {PAIR_FORMAT}"
+            )
         self.seed, self.max_seq_length = seed, max_seq_length
         self._corpus = corpus
         self._specials = specials._replace(cls_id=None)
@@ -45,8 +47,8 @@ class SourceTargets:
         self.num_examples = len(self._records)
         if not self.num_examples:
             raise UserError(
-                f"the corpus has no pairs: prepare it with --format {FORMAT}, or set "
-                f"--config.data.text_format={FORMAT}"
+                f"the corpus has no pairs: prepare it with --format {PAIR_FORMAT}, or set "
+                f"--config.data.text_format={PAIR_FORMAT}"
             )
 
     def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax import catalog
-from bertjax.corpus import pairs
-from bertjax.corpus import text as corpus_text
+from bertjax.corpus import documents
 from bertjax.corpus.prepare import prepare
 from bertjax.corpus.reader import open_corpus
 from bertjax.corpus.text import read_documents
@@ -31,7 +30,7 @@ def tsv(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pieces(tsv):
-    texts = read_documents([str(tsv)], format=corpus_text.FORMAT)
+    texts = read_documents([str(tsv)], format=documents.PAIR_FORMAT)
     return tokenizer.train(texts, vocab_size=60)
 
 
@@ -40,7 +39,7 @@ def corpus(tsv, pieces, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs") / "corpus"
     pieces.save(str(folder / "vocab"))
     made = folder / "made"
-    prepare([str(tsv)], folder / "vocab", made, format=corpus_text.FORMAT, workers=1)
+    prepare([str(tsv)], folder / "vocab", made, format=documents.PAIR_FORMAT, workers=1)
     return open_corpus(made)
 
 
@@ -83,7 +82,7 @@ def test_json_lines_give_the_same_pairs(tmp_path):
     path = tmp_path / "pairs.jsonl"
     rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert list(pairs.read_pairs(str(path))) == PAIRS
+    assert list(documents.read_pairs(str(path))) == PAIRS
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_a_line_without_a_pair_is_refused_with_its_number(name, line, message, t
     good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
     path.write_text(f"{good}\n{line}\n")
     with pytest.raises(UserError, match=message):
-        list(pairs.read_pairs(str(path)))
+        list(documents.read_pairs(str(path)))
 
 
 def test_a_corpus_of_documents_is_refused(corpus, pieces, tmp_path):
@@ -112,4 +111,4 @@ def test_a_corpus_of_documents_is_refused(corpus, pieces, tmp_path):
     with pytest.raises(UserError, match="the corpus has no pairs: prepare it with --format"):
         examples(open_corpus(tmp_path / "made"), pieces)
     with pytest.raises(UserError, match="python-docs: got text, expected pairs"):
-        list(read_documents(["python-docs"], format=corpus_text.FORMAT))
+        list(read_documents(["python-docs"], format=documents.PAIR_FORMAT))
