@@ -16,9 +16,8 @@ The second segment of a pair:
 A document of one sentence, unless it is so long that it is split, has no following text: order and
 none skip it, next pairs it with another document's segment.
 
-`windows.py` places examples in the corpus, `sentence_table.py` reads their sentences,
-`next_sentence.py` and `segments.py` choose segments, `collate.py` builds the arrays; all functions
-are vectorised over examples.
+`windows.py` places examples in the corpus, `sentence_table.py` reads their sentences, `segments.py`
+chooses segments and builds the arrays; all functions are vectorised over examples.
 """
 
 from typing import Any
@@ -27,12 +26,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from bertjax.data import segments
-from bertjax.data.collate import assemble
 from bertjax.data.format import PAIRS, Corpus, ExampleSpec, Format, HostBatch
 from bertjax.data.layout import Layout, TextLocations
-from bertjax.data.next_sentence import assign_partners, sample_other_documents
 from bertjax.data.random import permute, uniforms
-from bertjax.data.segments import Segment
+from bertjax.data.segments import Segment, assemble, assign_partners, sample_other_documents
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.data.windows import DocumentWindows, SentencePairs, ShortenedWindows, StreamWindows

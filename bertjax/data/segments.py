@@ -1,4 +1,11 @@
-"""Select the sentences of examples: one segment, or two segments A and B."""
+"""Segments of examples: choose their sentences, pair them for NSP, build the batch arrays.
+
+Next-sentence prediction: BERT (Devlin et al. 2019, appendix A.2) samples a random document for
+every example with a random next sentence, and reuses the replaced text for a later example. Here
+the examples of an epoch are shuffled into couples, and every other couple swaps its second
+segments, both split at the same fraction of their sentences. So labels are balanced exactly, nearly
+all text is used once per epoch, and every example is a function of its index.
+"""
 
 from typing import NamedTuple
 
@@ -6,8 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from bertjax.data.layout import TextLocations
-from bertjax.data.random import below
+from bertjax.data.random import below, permute, uniforms, unpermute
 from bertjax.data.sentence_table import SentenceTable
+from bertjax.data.sequence_template import Frame, SequenceTemplate
 
 Rows = Int[np.ndarray, " n"]
 
@@ -154,3 +162,94 @@ def truncate(
 def _trim(text: Segment, cut: Rows, share: Float[np.ndarray, " n"]) -> Segment:
     front = below(cut + 1, share)
     return text._replace(begin=text.begin + front, end=text.end - (cut - front))
+
+
+class Pairings(NamedTuple):
+    """The next-sentence label and the partner of n examples.
+
+    Attributes:
+      is_random: Whether the second segment is from another example (label 1).
+      partner: Index of that example; -1 if it must be sampled by
+        `sample_other_documents`.
+      split: The fraction of its sentences at which an example is split; equal within a couple.
+    """
+
+    is_random: Bool[np.ndarray, " n"]
+    partner: Int[np.ndarray, " n"]
+    split: Float[np.ndarray, " n"]
+
+
+def assign_partners(epoch: int, example: Int[np.ndarray, " n"], size: int, seed: int) -> Pairings:
+    """Pair `size` examples of an epoch at random, and choose the couples that swap segments."""
+    rank = permute(example, size, seed, "couples", epoch)
+    is_random = rank % 4 >= 2
+    partner = np.full(len(example), -1)
+    coupled = np.flatnonzero(is_random & (rank ^ 1 < size))
+    partner[coupled] = unpermute(rank[coupled] ^ 1, size, seed, "couples", epoch)
+    return Pairings(is_random, partner, uniforms(seed, "split", epoch, rank // 2))
+
+
+def sample_other_documents(
+    epoch: int,
+    example: Int[np.ndarray, " n"],
+    document: Int[np.ndarray, " n"],
+    examples_of_document: Int[np.ndarray, " D_and_1"],
+    seed: int,
+) -> Int[np.ndarray, " n"]:
+    """Sample for every example one of the examples of all other documents, uniformly."""
+    begin, end = examples_of_document[document], examples_of_document[document + 1]
+    others = examples_of_document[-1] - (end - begin)
+    sampled = below(others, uniforms(seed, "elsewhere", epoch, example))
+    return np.where(sampled >= begin, sampled + end - begin, sampled)
+
+
+def assemble(
+    table: SentenceTable,
+    parts: tuple[Segment, ...],
+    specials: SequenceTemplate,
+    max_seq_length: int,
+    word_starts: Bool[np.ndarray, " V"] | None,
+) -> dict[str, np.ndarray]:
+    """Assemble batch rows [CLS] A [SEP] or [CLS] A [SEP] B [SEP], followed by padding.
+
+    With `cls_last`: A [SEP] [CLS] or A [SEP] B [SEP] [CLS], where [CLS] has segment id 2.
+
+    Args:
+      table: The tokens of the segments.
+      parts: One or two segments of each example.
+      specials: The special tokens and their order.
+      max_seq_length: L.
+      word_starts: Whether each token of the vocabulary starts a word; None for no `word_starts` in
+        the batch. The first token of a sentence always starts a word: byte-level tokenizers
+        recognise a word by the space before it, which the first word of a sentence lacks.
+
+    Returns:
+      `input_ids`, `segment_ids` (int32 [n L]), `attention_mask` (bool [n L]) and, if `word_starts`
+      is given, `word_starts` (bool [n L]).
+    """
+    frame, mask = specials.frame_rows([part.length for part in parts], max_seq_length)
+    for index, part in enumerate(parts):
+        table.copy_tokens(part.row, part.begin, part.end, frame.ids, frame.offsets(index))
+    ids = frame.ids.reshape(mask.shape)
+    batch = {"input_ids": ids, "segment_ids": _segment_ids(frame, mask, specials)}
+    batch["attention_mask"] = mask
+    if word_starts is not None:
+        starts = word_starts[ids]
+        for index, part in enumerate(parts):
+            table.mark_sentences(*part[1:], starts.reshape(-1), frame.offsets(index))
+        batch["word_starts"] = starts
+    return batch
+
+
+def _segment_ids(
+    frame: Frame, mask: Bool[np.ndarray, "n L"], specials: SequenceTemplate
+) -> Int[np.ndarray, "n L"]:
+    """Return 1 for the second segment and the separator after it, 2 for [CLS] if last, else 0."""
+    segment_ids = np.zeros(mask.shape, np.int32)
+    if len(frame.segment_starts) == 2:
+        second = frame.segment_starts[1].astype(np.int32)[:, None]
+        position = np.arange(mask.shape[1], dtype=np.int32)
+        segment_ids = (mask & (position >= second)).astype(np.int32)
+    if specials.cls_id is not None and specials.cls_last:
+        segment_ids[np.arange(len(mask)), frame.cls_positions] = 2
+    return segment_ids

@@ -18,12 +18,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.layers import attention_kernels, local_attention
-from bertjax.layers.alibi import Alibi
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import Dense, Precision
 from bertjax.layers.dropout import Dropout, DropoutMask, apply_mask
 from bertjax.layers.masks import Mask, window
-from bertjax.layers.rotary import Rotary
+from bertjax.layers.position_encodings import Alibi, Rotary
 
 
 def masked_softmax_attention(

@@ -2,6 +2,11 @@
 
 LayerNorm and RMSNorm are computed in float32 for inputs of any dtype. Positions are learned, or
 sinusoids, or learned and initialised from sinusoids.
+
+Gradient-disentangled sharing of word embeddings (He et al. 2023, DeBERTaV3, section 3.3): a
+generator and a discriminator share one table, which only the generator trains; the discriminator
+trains its difference from that table. Both tables are parameters of the encoder, so that it
+computes the same without the generator; fine-tuning trains the difference alone.
 """
 
 import functools
@@ -196,3 +201,36 @@ def position_initializer(name: str, stddev: float) -> Initializer:
             f"unknown position_initializer: got {name!r}; {nearest(name, INITIALIZERS)}"
         )
     return INITIALIZERS[name](stddev)
+
+
+class DisentangledEmbedding(nn.Module):
+    """Embeddings E_D = stop_gradient(E_G) + E_delta, where E_delta is initially zero.
+
+    Attributes:
+      num_embeddings: Rows, such as the vocabulary size.
+      features: Width of a vector.
+      initializer: Initialiser of E_G.
+      precision: Types of operands and results.
+    """
+
+    num_embeddings: int
+    features: int
+    initializer: Initializer = truncated_normal(0.02)
+    precision: Precision = Precision()
+
+    def setup(self):
+        size, axes = (self.num_embeddings, self.features), ("vocab", "embed")
+        self.generator = Embedding(*size, axes, self.initializer, self.precision)
+        self.delta = Embedding(*size, axes, nn.initializers.zeros, self.precision)
+
+    def __call__(self, ids: Int[Array, "*lead"]) -> Float[Array, "*lead E"]:
+        """Vectors of the discriminator, E_D."""
+        return lax.stop_gradient(self.generator(ids)) + self.delta(ids)
+
+    def shared(self, ids: Int[Array, "*lead"]) -> Float[Array, "*lead E"]:
+        """Vectors of the generator, E_G."""
+        return self.generator(ids)
+
+    def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
+        """Logits of the generator: the dot product of `hidden` with every row of E_G."""
+        return self.generator.attend(hidden)

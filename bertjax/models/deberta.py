@@ -42,9 +42,8 @@ from bertjax.layers.disentangled_attention import (
     PositionTerm,
     RelativePositions,
 )
-from bertjax.layers.disentangled_embedding import DisentangledEmbedding
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding, LayerNorm
+from bertjax.layers.embeddings import DisentangledEmbedding, Embedding, LayerNorm
 from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.models.bert import EQUAL_HEADS, check_length
 from bertjax.pretrainer import Encoded
@@ -84,7 +83,7 @@ class Model(nn.Module):
         of the batch, or at all positions.
       embedding_sharing: Word embeddings that a generator shares (`objectives/generator.py`): "es",
         one table that both train; or "gdes", a table that the generator trains, and the difference
-        from it that this encoder trains (`layers/disentangled_embedding.py`).
+        from it that this encoder trains (`layers/embeddings.py`).
       initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.

@@ -31,7 +31,7 @@ from bertjax.layers.blocks import FeedForward, PreNormBlock
 from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding, LayerNorm
-from bertjax.layers.rotary import Rotary
+from bertjax.layers.position_encodings import Rotary
 from bertjax.layers.stack import RematPolicy
 from bertjax.models.bert import EQUAL_HEADS, check_length
 from bertjax.pretrainer import Encoded

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, check_module
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
-from bertjax.layers.alibi import Alibi
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import multiply_activated
@@ -28,6 +27,7 @@ from bertjax.layers.dense import (
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding, LayerNorm
 from bertjax.layers.masks import Mask
+from bertjax.layers.position_encodings import Alibi
 from bertjax.layers.stack import RematPolicy, Stack
 from bertjax.models.bert import EQUAL_HEADS, Embeddings
 from bertjax.pretrainer import Encoded

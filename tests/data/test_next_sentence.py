@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.next_sentence import assign_partners, sample_other_documents
+from bertjax.data.segments import assign_partners, sample_other_documents
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 100, 1003])

@@ -6,8 +6,8 @@ import pytest
 import scipy.special
 
 from bertjax.layers import masks
-from bertjax.layers.alibi import Alibi
 from bertjax.layers.attention import SelfAttention
+from bertjax.layers.position_encodings import Alibi
 
 B, L, H, K = 2, 11, 3, 5
 

@@ -12,7 +12,7 @@ from bertjax.layers.alternating_stack import AlternatingStack
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.blocks import FeedForward, PreNormBlock
 from bertjax.layers.dense import Dense
-from bertjax.layers.rotary import Rotary
+from bertjax.layers.position_encodings import Rotary
 from bertjax.layers.stack import Stack
 
 B, L, D = 2, 7, 12

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from bertjax.layers import masks
-from bertjax.layers.alibi import Alibi
 from bertjax.layers.attention import SelfAttention, attend
 from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.rotary import Rotary
+from bertjax.layers.position_encodings import Alibi, Rotary
 
 B, L, H, K = 2, 5, 3, 7
 PACKS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.rotary import Rotary
+from bertjax.layers.position_encodings import Rotary
 
 B, L, H, K = 2, 7, 3, 10
 

@@ -11,12 +11,11 @@ import functools
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data.collate import assemble
 from bertjax.data.format import Corpus, ExampleSpec, HostBatch
 from bertjax.data.format import Format as BaseFormat
 from bertjax.data.layout import Layout, TextLocations, offsets
 from bertjax.data.random import below, permute, uniforms
-from bertjax.data.segments import Segment
+from bertjax.data.segments import Segment, assemble
 from bertjax.data.sentence_table import SentenceTable
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
