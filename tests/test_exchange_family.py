@@ -10,7 +10,8 @@ import pytest
 
 from bertjax import config as configs
 from bertjax.errors import UserError
-from bertjax.huggingface import exporting, importing, weights
+from bertjax.huggingface import exporting, importing
+from bertjax.huggingface.model import read_arrays
 from bertjax.tasks import sequences
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import restore, trees
@@ -128,7 +129,7 @@ def test_round_trip_of_a_run(recipe, vocabulary, tmp_path):
     params = pretrained(tmp_path / "run", recipe, vocabulary)
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert (made.class_name, set(made.left_out)) == (class_name, left_out)
-    arrays = weights.read(tmp_path / "theirs")
+    arrays = read_arrays(tmp_path / "theirs")
     kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_out) or "-")}
     assert sum(a.size for a in arrays.values()) == sum(a.size for a in kept.values())
     assert_round_trip(tmp_path / "theirs", tmp_path)
@@ -140,7 +141,7 @@ def test_either_tower_of_electra(vocabulary, tmp_path):
     assert (made.class_name, made.left_out) == ("ElectraForMaskedLM", {})
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert (config["hidden_size"], config["embedding_size"]) == (8, 6)
-    arrays = weights.read(tmp_path / "theirs")
+    arrays = read_arrays(tmp_path / "theirs")
     words = params["encoder/word_embeddings/embedding"]
     np.testing.assert_array_equal(arrays["electra.embeddings.word_embeddings.weight"], words)
     kernel = params["generator/encoder/layers/block/feed_forward/output/kernel"]
@@ -188,7 +189,7 @@ def test_sentence_pairs_alone_have_no_class(vocabulary, tmp_path):
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name == "AlbertModel"
     assert made.left_out == {"sentence_pair": "no class of transformers has it"}
-    assert "pooler.weight" in weights.read(tmp_path / "theirs")
+    assert "pooler.weight" in read_arrays(tmp_path / "theirs")
 
 
 def test_an_untrained_classifier_is_not_exported(vocabulary, tmp_path):
@@ -234,7 +235,7 @@ def test_round_trip_of_every_task_head(section, end, says, vocabulary, tmp_path)
         assert config["id2label"] == {str(number): tag for number, tag in enumerate(TAGS)}
     pooler = {} if end == "MultipleChoice" else {"encoder/pooler": "this run has not trained it"}
     assert made.left_out == pooler
-    assert any("pooler" in name for name in weights.read(tmp_path / "theirs")) != bool(pooler)
+    assert any("pooler" in name for name in read_arrays(tmp_path / "theirs")) != bool(pooler)
     assert_round_trip(tmp_path / "theirs", tmp_path)
     task = json.loads((tmp_path / "run_again" / "config.json").read_text())["task"]
     assert task == json.loads((tmp_path / "run" / "config.json").read_text())["task"]

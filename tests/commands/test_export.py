@@ -14,7 +14,8 @@ from bertjax import config as configs
 from bertjax import pretrained as pretrained_models
 from bertjax.commands import export
 from bertjax.errors import UserError
-from bertjax.huggingface import importing, weights
+from bertjax.huggingface import importing
+from bertjax.huggingface.model import read_arrays, write_arrays
 from bertjax.pretrainer import Pretrainer
 from bertjax.profiling import dummy
 from bertjax.tokenizers import tokenizer
@@ -99,7 +100,7 @@ def test_a_run_becomes_a_hugging_face_folder(run_bertjax, pretrained, tmp_path):
     output = run_bertjax("export", "--model", pretrained, "--output", target)
     assert output.returncode == 0, output.stderr
     assert output.stderr == ""
-    arrays = weights.read(target)
+    arrays = read_arrays(target)
     assert output.stdout == (
         f"{target}: BertForPreTraining with {num_parameters(arrays):,} parameters\n"
     )
@@ -118,7 +119,7 @@ def test_checkpoints_are_selected_by_step_or_rank(pretrained, tmp_path):
     words = {}
     for which in ("20", "30", "best"):
         export_run(f"{pretrained}@{which}", tmp_path / which)
-        words[which] = weights.read(tmp_path / which)[name]
+        words[which] = read_arrays(tmp_path / which)[name]
     np.testing.assert_array_equal(words["best"], words["20"])
     np.testing.assert_allclose(words["30"], 1.5 * words["20"], rtol=1e-6)
 
@@ -133,7 +134,7 @@ def test_the_average_of_the_weights_is_loaded_and_exported(pretrained, tmp_path)
         checkpoints.save({"params": params, "average": {"params": average}}, step=40)
     export_run(run, tmp_path / "averaged")
     export_run(f"{pretrained}@20", tmp_path / "20")
-    exported, wanted = (weights.read(tmp_path / folder) for folder in ("averaged", "20"))
+    exported, wanted = (read_arrays(tmp_path / folder) for folder in ("averaged", "20"))
     for name, array in wanted.items():
         np.testing.assert_array_equal(exported[name], array)
     loaded = pretrained_models.load(str(run)).load_params("encoder", "mlm")
@@ -151,11 +152,11 @@ def test_import_then_export_is_byte_identical(save_pretrained, run_bertjax, tmp_
 
 def test_half_precision_is_kept(save_pretrained, tmp_path):
     source = save_pretrained(tmp_path / "theirs")
-    half = {name: array.astype(np.float16) for name, array in weights.read(source).items()}
-    weights.write(source, half)
+    half = {name: array.astype(np.float16) for name, array in read_arrays(source).items()}
+    write_arrays(source, half)
     importing.write(importing.read(source), tmp_path / "run")
     export_run(tmp_path / "run", tmp_path / "back")
-    back = weights.read(tmp_path / "back")
+    back = read_arrays(tmp_path / "back")
     assert all(back[name].tobytes() == array.tobytes() for name, array in half.items())
 
 
@@ -163,7 +164,7 @@ def test_an_untrained_pooler_is_not_exported(save_pretrained, tmp_path):
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",))
     config = export_run(run, tmp_path / "theirs")
     assert config["architectures"] == ["BertForMaskedLM"]
-    names = weights.read(tmp_path / "theirs")
+    names = read_arrays(tmp_path / "theirs")
     assert not [name for name in names if "pooler" in name]
     assert "cls.predictions.bias" in names
 
@@ -179,7 +180,7 @@ def test_hyperparameters_determine_the_architecture(save_pretrained, tmp_path, m
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **model)
     config = export_run(run, tmp_path / "theirs")
     assert config["model_type"] == model_type
-    prefixes = {name.partition(".")[0] for name in weights.read(tmp_path / "theirs")}
+    prefixes = {name.partition(".")[0] for name in read_arrays(tmp_path / "theirs")}
     assert model_type in prefixes
 
 

@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 
 from bertjax import catalog
 from bertjax.errors import UserError
-from bertjax.huggingface import import_warnings, importing, model, weights
+from bertjax.huggingface import import_warnings, importing, model
+from bertjax.huggingface.model import read_arrays
 from bertjax.inference import predict
 from bertjax.tokenizers import definitions, tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
@@ -50,7 +51,7 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
 
     origin = checkpoint_origin.resolve(str(tmp_path / "run"))
     words = restore.load_numpy(origin.checkpoint, "params/encoder/word_embeddings")["embedding"]
-    theirs = weights.read(source)["bert.embeddings.word_embeddings.weight"]
+    theirs = read_arrays(source)["bert.embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(words, theirs)
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from bertjax import catalog
 from bertjax.errors import UserError
-from bertjax.huggingface import exporting, importing, weights
+from bertjax.huggingface import exporting, importing
+from bertjax.huggingface.model import read_arrays
 from bertjax.inference import predict
 
 HEADS = ("cls",)
@@ -266,6 +267,6 @@ def test_predict_refuses_what_the_run_does_not_have(save_pretrained, tmp_path, o
 def test_weights_without_the_bias_of_the_classifier(save_pretrained, tmp_path):
     arrays = {"classifier.weight": np.zeros((2, 16), np.float32)}
     source = save_pretrained(tmp_path / "hf", arrays, HEADS)
-    assert "classifier.bias" not in weights.read(source)
+    assert "classifier.bias" not in read_arrays(source)
     with pytest.raises(UserError, match=r"the weights lack classifier.bias"):
         importing.read(source, task="rte")

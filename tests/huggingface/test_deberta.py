@@ -11,8 +11,8 @@ from bertjax import build
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
-from bertjax.huggingface import exporting, importing, weights
-from bertjax.huggingface.model import HFModel
+from bertjax.huggingface import exporting, importing
+from bertjax.huggingface.model import HFModel, read_arrays, write_arrays
 from bertjax.inference import fill_mask
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import trees
@@ -87,7 +87,7 @@ def test_the_discriminator_of_a_run_has_the_sum_of_its_embeddings(run, tmp_path)
     made = export(folder, tmp_path / "hf")
     assert (made.class_name, set(made.left_out)) == ("DebertaV2Model", {"generator", "rtd"})
     tables = [params[f"encoder/shared_embeddings/{n}/embedding"] for n in ("generator", "delta")]
-    arrays = weights.read(tmp_path / "hf")
+    arrays = read_arrays(tmp_path / "hf")
     np.testing.assert_array_equal(arrays[WORDS.partition(".")[2]], sum(tables))
     imported = importing.read(tmp_path / "hf")
     assert "embedding_sharing" not in imported.config.model
@@ -107,7 +107,7 @@ def test_the_generator_of_a_run(run, tmp_path):
     written = json.loads((tmp_path / "hf" / "config.json").read_text())
     expected = {"num_hidden_layers": 1, "legacy": False, "mask_decoder_layers": 2}
     assert expected.items() <= written.items()
-    arrays = weights.read(tmp_path / "hf")
+    arrays = read_arrays(tmp_path / "hf")
     for name, path in (
         (WORDS, "encoder/shared_embeddings/generator/embedding"),
         (POSITIONS, "generator/encoder/position_embeddings/embedding"),
@@ -139,7 +139,7 @@ def test_a_released_file_has_positions_and_heads_that_transformers_ignores(run, 
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     del config["mask_decoder_layers"], config["legacy"]
     config |= {"pos_att_type": "p2c|c2p", "norm_rel_ebd": "layer_norm", "pooler_hidden_size": 12}
-    arrays = weights.read(tmp_path / "hf")
+    arrays = read_arrays(tmp_path / "hf")
     head = {f"mask_predictions.dense.{name}": np.zeros(12, np.float32) for name in ("bias",)}
     released = HFModel.of({**config}, arrays | head)
     assert {"encoder", "enhanced_mlm"} <= set(released.parts)
@@ -156,13 +156,13 @@ def test_released_embeddings_have_more_rows_than_the_tokenizer_has_tokens(run, t
     folder, *_ = run("tiny,mlm")
     export(folder, tmp_path / "hf")
     path, head = tmp_path / "hf" / "config.json", "lm_predictions.lm_head.bias"
-    config, arrays = json.loads(path.read_text()), weights.read(tmp_path / "hf")
+    config, arrays = json.loads(path.read_text()), read_arrays(tmp_path / "hf")
     grown = {
         name: np.pad(arrays[name], [(0, 3), *[(0, 0)] * (arrays[name].ndim - 1)])
         for name in (WORDS, head)
     }
     path.write_text(json.dumps(config | {"vocab_size": config["vocab_size"] + 3}))
-    weights.write(tmp_path / "hf", arrays | grown)
+    write_arrays(tmp_path / "hf", arrays | grown)
     made = importing.read(tmp_path / "hf")
     assert made.config.model.vocab_size == config["vocab_size"] + 3
     # Fine-tuning and continued pretraining with the tokenizer of the import.

@@ -17,7 +17,8 @@ import bertjax.models
 from bertjax import build, catalog
 from bertjax import config as configs
 from bertjax.errors import UserError
-from bertjax.huggingface import architecture, exporting, importing, weights
+from bertjax.huggingface import architecture, exporting, importing
+from bertjax.huggingface.model import read_arrays, write_arrays
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import restore, trees
 from bertjax.train.checkpoint.manager import Checkpoints
@@ -262,7 +263,7 @@ def test_round_trip_of_a_run(head, sections, end, tag, pieces, tmp_path):
     params = write_run(tmp_path / "run", pieces, **sections)
     made = export(tmp_path / "run", tmp_path / "hf")
     assert (made.class_name, made.left_out) == (f"Alternating{end}", {})
-    arrays = weights.read(tmp_path / "hf")
+    arrays = read_arrays(tmp_path / "hf")
     assert arrays.keys() == LAYERS | HEADS[head] | {"model.tok_embeddings.weight"}
     key = params["encoder/even/key/kernel"][1].reshape(6, 6)
     np.testing.assert_array_equal(arrays["model.layers.4.attn.Wqkv.weight"][6:12], key.T)
@@ -300,7 +301,7 @@ def test_an_encoder_without_head_has_no_prefix(pieces, tmp_path):
     write_run(tmp_path / "run", pieces)
     assert export(tmp_path / "run", tmp_path / "hf").class_name == "AlternatingModel"
     names = {name.removeprefix("model.") for name in LAYERS} | {"tok_embeddings.weight"}
-    assert weights.read(tmp_path / "hf").keys() == names
+    assert read_arrays(tmp_path / "hf").keys() == names
     assert importing.read(tmp_path / "hf").left_out == ()
 
 
@@ -325,8 +326,8 @@ def test_another_number_of_layers(pieces, tmp_path):
 def test_arrays_that_do_not_fit(name, shape, row, pieces, tmp_path):
     write_run(tmp_path / "run", pieces, objectives={"mlm": {}})
     export(tmp_path / "run", tmp_path / "hf")
-    arrays = weights.read(tmp_path / "hf") | {name: np.zeros(shape, np.float32)}
-    weights.write(tmp_path / "hf", arrays)
+    arrays = read_arrays(tmp_path / "hf") | {name: np.zeros(shape, np.float32)}
+    write_arrays(tmp_path / "hf", arrays)
     with pytest.raises(UserError) as caught:
         importing.read(tmp_path / "hf")
     _, found = str(caught.value).splitlines()

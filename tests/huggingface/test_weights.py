@@ -7,14 +7,14 @@ import pytest
 import safetensors.numpy as library
 
 from bertjax.errors import UserError
-from bertjax.huggingface import weights
+from bertjax.huggingface.model import read_arrays, write_arrays
 
 ARRAYS = {"b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.ones(5, np.float16)}
 
 
 def test_round_trip(tmp_path):
-    weights.write(tmp_path, ARRAYS)
-    found = weights.read(tmp_path)
+    write_arrays(tmp_path, ARRAYS)
+    found = read_arrays(tmp_path)
     assert found.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(found[name], array)
@@ -26,8 +26,8 @@ def test_round_trip(tmp_path):
 def test_bfloat16(tmp_path):
     import ml_dtypes
 
-    weights.write(tmp_path, {"a": np.arange(3).astype(ml_dtypes.bfloat16)})
-    np.testing.assert_array_equal(weights.read(tmp_path)["a"].astype(np.float32), [0.0, 1.0, 2.0])
+    write_arrays(tmp_path, {"a": np.arange(3).astype(ml_dtypes.bfloat16)})
+    np.testing.assert_array_equal(read_arrays(tmp_path)["a"].astype(np.float32), [0.0, 1.0, 2.0])
 
 
 def sharded(folder):
@@ -41,7 +41,7 @@ def sharded(folder):
 
 def test_several_files_with_an_index(tmp_path):
     sharded(tmp_path)
-    assert weights.read(tmp_path).keys() == ARRAYS.keys()
+    assert read_arrays(tmp_path).keys() == ARRAYS.keys()
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_a_broken_index(tmp_path, damage, printed):
     else:
         part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(UserError, match=printed) as caught:
-        weights.read(tmp_path)
+        read_arrays(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_no_weights(tmp_path):
     with pytest.raises(UserError, match=r"has no model.safetensors: expected a folder"):
-        weights.read(tmp_path)
+        read_arrays(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(UserError, match=r"got pytorch_model.bin, expected model.safetensors; load"):
-        weights.read(tmp_path)
+        read_arrays(tmp_path)

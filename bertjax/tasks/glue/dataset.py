@@ -17,8 +17,8 @@ from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.glue import files as glue_files
 from bertjax.tasks.glue import predictions as glue_predictions
 from bertjax.tasks.glue.table import GlueTask, glue_task
-from bertjax.tasks.sequence.answers import to_answers
 from bertjax.tasks.sequence.examples import SequenceExamples
+from bertjax.tasks.sequence.predictions import to_answers
 
 Fields = Mapping[str, Any]
 

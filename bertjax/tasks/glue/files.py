@@ -1,7 +1,8 @@
-"""Read the released GLUE files, one folder of TSV files per task, or GLUE from TFDS.
+"""Read GLUE: the released TSV files, one folder per task, or datasets prepared by TFDS.
 
-In these files quotes are ordinary characters, only a newline ends a line, and some files have a
-byte order mark or carriage returns before the newlines.
+In the TSV files quotes are ordinary characters, only a newline ends a line, and some files have a
+byte order mark or carriage returns before the newlines. Prepared datasets are read as ArrayRecord,
+without TensorFlow.
 """
 
 import dataclasses
@@ -12,7 +13,6 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.io.files import read_text
-from bertjax.tasks.glue import tfds as glue_tfds
 from bertjax.tasks.glue.table import (
     HIGHEST_SCORE,
     PARAPHRASE_DEV_IDS,
@@ -30,6 +30,8 @@ MAX_BROKEN_SHARE = 0.001
 
 _Line = tuple[int, list[str]]
 """(line number, from 1; fields)."""
+
+_ROWS_PER_READ = 4096
 
 
 def read_tsv(directory: str, task: GlueTask) -> dict[str, SequenceExamples]:
@@ -212,5 +214,84 @@ def read(data: str, task: GlueTask) -> dict[str, SequenceExamples]:
     """
     scheme, _, directory = data.partition(":")
     if scheme == "tfds" and directory:
-        return glue_tfds.read(directory, task)
+        return _read_prepared(directory, task)
     return read_tsv(data, task)
+
+
+def _read_prepared(directory: str, task: GlueTask) -> dict[str, SequenceExamples]:
+    """Reads the available splits of `directory/glue/<task>/<newest version>`.
+
+    Raises:
+      UserError: the dataset is not prepared, not stored as ArrayRecord, or lacks a required split.
+    """
+    builders = {task.name: _builder(pathlib.Path(directory), task.name)}
+    splits = {}
+    for split in task.splits:
+        config, _, name = split.tfds.rpartition(":")
+        if config and (pathlib.Path(directory) / "glue" / config).is_dir():
+            builders.setdefault(config, _builder(pathlib.Path(directory), config))
+        builder = builders.get(config or task.name)
+        if builder is not None and name in builder.info.splits:
+            splits[split.name] = _read_prepared_split(builder, name, task, labelled=split.labelled)
+        elif split.labelled:
+            raise UserError(
+                f"no split {name!r} in {directory}/glue/{task.name}, which has "
+                f"{', '.join(builder.info.splits)}; prepare the dataset again"
+            )
+    return splits
+
+
+def _builder(directory: pathlib.Path, config: str):
+    """Opens the newest prepared version of `glue/<config>`."""
+    import tensorflow_datasets as tfds
+
+    versions = [path.parent for path in (directory / "glue" / config).glob("*/dataset_info.json")]
+    if not versions:
+        raise UserError(
+            f"no prepared dataset in {directory}/glue/{config}: prepare it with "
+            f"tfds build glue/{config} --data_dir {directory} --file_format array_record"
+        )
+    newest = max(versions, key=lambda path: [int(part) for part in path.name.split(".")])
+    builder = tfds.builder_from_directory(newest)
+    if builder.info.file_format is not tfds.core.FileFormat.ARRAY_RECORD:
+        raise UserError(
+            f"{newest} is stored as {builder.info.file_format.value}, expected array_record: "
+            "prepare it again with --file_format array_record"
+        )
+    return builder
+
+
+def _read_prepared_split(builder, name: str, task: GlueTask, *, labelled: bool) -> SequenceExamples:
+    """Reads one split, sorted by `idx`: tensorflow-datasets shuffles while preparing."""
+    source = builder.as_data_source(split=name)
+    rows = []
+    for start in range(0, len(source), _ROWS_PER_READ):
+        rows += source.__getitems__(range(start, min(start + _ROWS_PER_READ, len(source))))
+    if not rows:
+        raise UserError(f"{builder.data_dir}: split {name!r} is empty; prepare it again")
+    missing = [column for column in (*task.tfds_texts, "label", "idx") if column not in rows[0]]
+    if missing:
+        raise UserError(
+            f"{builder.data_dir} has no feature {missing[0]!r}: expected glue/{task.name} with "
+            f"{', '.join((*task.tfds_texts, 'label', 'idx'))}"
+        )
+    rows.sort(key=lambda row: int(row["idx"]))
+    values = np.array([row["label"] for row in rows])
+    has_labels = labelled or (values != -1).any()
+    return SequenceExamples(
+        texts=tuple([row[column].decode("utf-8") for row in rows] for column in task.tfds_texts),
+        labels=_prepared_labels(builder, values, name, task) if has_labels else None,
+        indices=[str(int(row["idx"])) for row in rows],
+    )
+
+
+def _prepared_labels(builder, values: np.ndarray, name: str, task: GlueTask) -> np.ndarray:
+    """Checks and converts labels of a labelled split; in others every label is -1."""
+    highest = len(task.labels) - 1 if task.labels else HIGHEST_SCORE
+    wrong = np.flatnonzero(~((values >= 0) & (values <= highest)))
+    if wrong.size:
+        raise UserError(
+            f"{builder.data_dir} split {name!r}, example {wrong[0]}: label: got "
+            f"{values[wrong[0]]}, expected a value in [0, {highest}]"
+        )
+    return values.astype(np.int32 if task.labels else np.float32)

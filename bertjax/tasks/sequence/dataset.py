@@ -15,9 +15,9 @@ from bertjax.errors import UserError
 from bertjax.metrics.sequences import DEFAULTS, METRICS, MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bertjax.tasks import dataset, sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
-from bertjax.tasks.sequence import files, labels, report, split
-from bertjax.tasks.sequence.answers import to_answers
-from bertjax.tasks.sequence.examples import SequenceExamples
+from bertjax.tasks.sequence import files, labels
+from bertjax.tasks.sequence.examples import SequenceExamples, check_counts, held_out
+from bertjax.tasks.sequence.predictions import to_answers, write_report
 
 Fields = Mapping[str, Any]
 
@@ -175,9 +175,9 @@ class Dataset:
                 "train"
             )
         if self.problem_type == SINGLE_LABEL:
-            split.check_counts(examples.labels, self.labels)
+            check_counts(examples.labels, self.labels)
         share, seed = fields["validation_fraction"] or _SHARE, fields["split_seed"] or 0
-        chosen = split.held_out(examples.labels, share, seed)
+        chosen = held_out(examples.labels, share, seed)
         return {
             "train": examples.take(np.flatnonzero(~chosen)),
             "dev": examples.take(np.flatnonzero(chosen)),
@@ -220,7 +220,7 @@ class Dataset:
 
     def write(self, split: str, predictions: Num[np.ndarray, "n C"], folder: pathlib.Path) -> None:
         """Writes predictions, the table of the classes and the confusion matrix."""
-        report.write(
+        write_report(
             folder,
             split,
             examples=self.examples[split],

@@ -1,11 +1,12 @@
-"""Examples of one or two texts, as read from files, before tokenization."""
+"""Examples of one or two texts, as read from files, and the stratified split of a dev part."""
 
 import dataclasses
 
 import numpy as np
-from jaxtyping import Num
+from jaxtyping import Bool, Num
 
 from bertjax.data.random import sample
+from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,3 +41,58 @@ class SequenceExamples:
             indices=[self.indices[i] for i in kept],
             left_out=self.left_out,
         )
+
+
+def held_out(labels: Num[np.ndarray, "n *more"], share: float, seed: int) -> Bool[np.ndarray, " n"]:
+    """Chooses the examples of the dev split.
+
+    Of each class, from the rarest to the most frequent, `share` of the examples is chosen, rounded,
+    and at least one, but never all. With several labels per example this is iterative
+    stratification (Sechidis et al. 2011, algorithm 1) with an order that is fixed in advance:
+    examples chosen for a rare class count for their other classes too. Scores are not stratified.
+
+    Args:
+      labels: Class indices, 0 or 1 for each class, or float scores.
+      share: Share of the dev split, between 0 and 1.
+      seed: Seed of the choice, which is a pure function of labels, share and seed.
+    """
+    size = len(labels)
+    # The raw bits of a bit generator stay the same in every release of numpy.
+    order = np.argsort(np.random.Philox(key=[seed, 0]).random_raw(size), kind="stable")
+    is_open, is_chosen = np.ones(size, bool), np.zeros(size, bool)
+
+    def assign(members: Bool[np.ndarray, " n"], count: int) -> None:
+        candidates = order[(members & is_open)[order]]
+        is_chosen[candidates[: max(count, 0)]] = True
+        is_open[candidates] = False
+
+    if not np.issubdtype(labels.dtype, np.floating):
+        classes = np.arange(labels.max() + 1) if labels.ndim == 1 else np.arange(labels.shape[1])
+        members = [labels == c if labels.ndim == 1 else labels[:, c] > 0 for c in classes]
+        for own in sorted(members, key=np.count_nonzero):
+            assign(own, _size(int(own.sum()), share) - int((own & is_chosen).sum()))
+    assign(is_open.copy(), _size(int(is_open.sum()), share))
+    return is_chosen
+
+
+def _size(count: int, share: float) -> int:
+    """Number of examples of the dev split among `count`."""
+    return min(max(round(share * count), 1), count - 1)
+
+
+def check_counts(labels: Num[np.ndarray, " n"], names: tuple[str, ...]) -> None:
+    """Refuses a class that cannot be in both parts.
+
+    Raises:
+      UserError: a class has one example.
+    """
+    counts = np.bincount(labels, minlength=len(names))
+    for count, name in zip(counts.tolist(), names, strict=True):
+        if count < 2:
+            numbers = all(each.lstrip("-").isdigit() for each in names)
+            regression = "; for a score set --config.task.problem_type=regression"
+            raise UserError(
+                f"class {name!r} has {count} example, expected 2 or more to split dev from train; "
+                "remove it, add examples, or pass a folder with a dev file"
+                f"{regression if numbers else ''}"
+            )

@@ -27,7 +27,7 @@ from bertjax.io.files import is_disk_full
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import restore, trees
 from bertjax.train.checkpoint.folder import Record, Retention
-from bertjax.train.checkpoint.orbax import array_handler, orbax
+from bertjax.train.checkpoint.restore import array_handler, orbax
 
 _HOUR = 3600
 _SMALL_FILES = 1 << 20

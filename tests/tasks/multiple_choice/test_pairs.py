@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks import sequences
-from bertjax.tasks.multiple_choice import pairs as multiple_choice_pairs
+from bertjax.tasks.multiple_choice import dataset
 from bertjax.tasks.multiple_choice.files import Choices
 from bertjax.tokenizers import tokenizer
 
@@ -38,12 +38,12 @@ def asked(contexts, questions, options):
     ],
 )
 def test_an_option_replaces_the_blank(question, option, wanted):
-    assert multiple_choice_pairs.with_option(question, option) == wanted
+    assert dataset.with_option(question, option) == wanted
 
 
 def test_the_options_of_a_question_are_consecutive():
     choices = asked(["a", "b"], ["k", "l_m"], [("p", "q", "r"), ("s", "t", "u")])
-    encoded = multiple_choice_pairs.encode(choices, letters(), 9, dataset="race")
+    encoded = dataset.encode(choices, letters(), 9, dataset="race")
     batch = encoded.rows(np.arange(6), 7)
     assert batch["input_ids"].tolist() == [
         [1, 10, 2, 20, 25, 2, 7],
@@ -60,7 +60,7 @@ def test_the_options_of_a_question_are_consecutive():
 
 def test_articles_are_truncated_before_questions():
     choices = asked(["abcdef"], ["kl"], [("pq", "p", "pqrstu", "")])
-    encoded = multiple_choice_pairs.encode(choices, letters(), 9, dataset="race")
+    encoded = dataset.encode(choices, letters(), 9, dataset="race")
     assert encoded.rows(np.arange(4), 9)["input_ids"].tolist() == [
         [1, 10, 11, 2, 20, 21, 25, 26, 2],
         [1, 10, 11, 12, 2, 20, 21, 25, 2],
@@ -71,14 +71,12 @@ def test_articles_are_truncated_before_questions():
 
 def test_the_longer_sentence_of_swag_is_truncated():
     choices = asked(["abcdef"], ["k"], [("pqrst", "p")])
-    encoded = multiple_choice_pairs.encode(choices, letters(), 9, dataset="swag")
+    encoded = dataset.encode(choices, letters(), 9, dataset="swag")
     assert encoded.rows(np.arange(2), 9)["input_ids"].tolist() == [
         [1, 10, 11, 12, 2, 20, 25, 26, 2],
         [1, 10, 11, 12, 13, 2, 20, 25, 2],
     ]
-    blank = multiple_choice_pairs.encode(
-        asked(["a"], ["k_"], [("p",)]), letters(), 9, dataset="swag"
-    )
+    blank = dataset.encode(asked(["a"], ["k_"], [("p",)]), letters(), 9, dataset="swag")
     assert blank.rows(np.arange(1), 7)["input_ids"].tolist() == [[1, 10, 2, 20, 8, 25, 2]]
 
 
@@ -88,7 +86,7 @@ def test_sequences_equal_those_of_text_pairs(kind):
     learned = tokenizer.train([text] * 20, kind=kind, vocab_size=300)
     choices = asked(["the cat"], ["a dog"], [("sees", "sings")])
     options = {"cls_last": True, "max_chars_per_word": 6 if kind == "words" else 0}
-    found = multiple_choice_pairs.encode(choices, learned, 30, dataset="race", **options)
+    found = dataset.encode(choices, learned, 30, dataset="race", **options)
     plain = sequences.encode(
         (["the cat"] * 2, ["a dog sees", "a dog sings"]), learned, 30, **options
     ).rows(np.arange(2), 30)
@@ -98,4 +96,4 @@ def test_sequences_equal_those_of_text_pairs(kind):
 
 def test_an_unknown_data_set():
     with pytest.raises(UserError, match=r"unknown multiple-choice data set 'rase': did you mean"):
-        multiple_choice_pairs.encode(asked([], [], []), letters(), 9, dataset="rase")
+        dataset.encode(asked([], [], []), letters(), 9, dataset="rase")

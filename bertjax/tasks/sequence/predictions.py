@@ -1,4 +1,4 @@
-"""Predictions of a split as files: each example, a table of the classes, a confusion matrix.
+"""Predictions of a sequence head: answers of `bertjax predict`, and the files of a split.
 
 SPLIT.jsonl has texts, label and prediction of every example; SPLIT_classes.txt precision, recall,
 F1 and number of examples of each class, and the pairs of classes that are confused most often;
@@ -10,15 +10,15 @@ import json
 import pathlib
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Num
+from jaxtyping import Float, Int, Num
 
 from bertjax.errors import UserError
 from bertjax.io.files import write_output
 from bertjax.metrics import sequences as metrics
-from bertjax.metrics.sequences import MULTI_LABEL, REGRESSION
-from bertjax.tasks.sequence.answers import to_answers
+from bertjax.metrics.sequences import MULTI_LABEL, REGRESSION, SINGLE_LABEL, probabilities
 from bertjax.tasks.sequence.examples import SequenceExamples
 
 _MAX_CONFUSIONS = 20
@@ -27,7 +27,7 @@ _MAX_MATRIX = 500
 _PIXELS_PER_CLASS, _MAX_INCHES = 0.22, 40
 
 
-def write(
+def write_report(
     folder: pathlib.Path,
     split: str,
     *,
@@ -145,3 +145,33 @@ def plot_confusion(
             figure.savefig(path, dpi=100)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; check the folder") from None
+
+
+def to_answers(
+    problem_type: str, labels: Sequence[str], logits: Float[np.ndarray, "n C"]
+) -> list[dict[str, Any]]:
+    """Converts the outputs of a head to JSON objects.
+
+    Args:
+      problem_type: One of `PROBLEM_TYPES`.
+      labels: Names of the classes; none for a regression.
+      logits: Logits of the classes, or one score.
+
+    Returns:
+      For each example `label` and `probabilities`; `labels`, those of probability 1/2 or more, and
+      `probabilities` if it may have several; or `score`.
+    """
+    if problem_type == REGRESSION:
+        return [{"score": float(found[0])} for found in logits]
+    found = probabilities(problem_type, logits)
+    return [_class_prediction(problem_type, labels, row) for row in found.tolist()]
+
+
+def _class_prediction(
+    problem_type: str, labels: Sequence[str], found: Sequence[float]
+) -> dict[str, Any]:
+    named = dict(zip(labels, found, strict=True))
+    if problem_type == SINGLE_LABEL:
+        return {"label": labels[int(np.argmax(found))], "probabilities": named}
+    chosen = [label for label, probability in named.items() if probability >= 0.5]
+    return {"labels": chosen, "probabilities": named}
