@@ -223,7 +223,7 @@ def _prompts(path: str | None) -> list[str]:
 
 
 def _settings(options: dict) -> "Settings":
-    from bertjax.decoding.sampling import TokenSampler
+    from bertjax.decoding.search import TokenSampler
     from bertjax.inference.generate import Settings
 
     names = ("temperature", "top_k", "top_p", "repetition_penalty", "no_repeat_ngram_size")

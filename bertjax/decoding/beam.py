@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.decoding.sampling import TokenSampler
-from bertjax.decoding.search import GREEDY, Cache, Decoder
+from bertjax.decoding.search import GREEDY, Cache, Decoder, TokenSampler
 from bertjax.errors import UserError
 
 _EXCLUDED = -1e9

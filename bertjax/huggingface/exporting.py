@@ -2,6 +2,9 @@
 
 find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint and its metadata
 write   Source -> folder: weights, config, tokenizer and a model card
+
+Multipliers of a muP model (`layers/width_scaling.py`) become part of the weights: models of
+transformers have none.
 """
 
 import dataclasses
@@ -17,12 +20,13 @@ from bertjax import build
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import heads as huggingface_heads
-from bertjax.huggingface import model, parts, width_scaling
+from bertjax.huggingface import model, parts
 from bertjax.huggingface import tokenizer as huggingface_tokenizer
 from bertjax.huggingface.importing import new_folder
 from bertjax.huggingface.model_card import Card
 from bertjax.io import storage
 from bertjax.io.files import read_json, write_text
+from bertjax.layers import width_scaling
 from bertjax.pretrained import tokenizer_folder
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import folder as checkpoint_folder
@@ -30,6 +34,10 @@ from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore, trees
 
 Params = Mapping[str, np.ndarray]
+
+_QUERY = "/attention/query/"
+_BEFORE_OUTPUT = "mlm/transform/norm/"
+"""The LayerNorm of the only head with tied embeddings that exported models with muP have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +154,7 @@ def write(
     if generator:
         run, params = _generator(architecture, run, params, source)
         provenance["tower"] = "generator"
-    run, params = width_scaling.to_standard(run, params)
+    run, params = _fold_multipliers(run, params)
     released, left_out = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
     (class_name,) = released.config["architectures"]
     rows = _score_rows([source.results] if source.results else [])
@@ -268,3 +276,26 @@ def _score_rows(each_results: Sequence[Mapping[str, Any]]) -> list[tuple[str, ..
         for results in each_results
         for metric, spread in results["over_seeds"].items()
     ]
+
+
+def _fold_multipliers(
+    run: Mapping[str, Any], params: Mapping[str, np.ndarray]
+) -> tuple[Mapping[str, Any], Mapping[str, np.ndarray]]:
+    """Returns config and parameters of a model with the same outputs and without muP.
+
+    The factor of the queries becomes part of their kernel and bias, and that of the tied output
+    layer part of the LayerNorm before it.
+    """
+    if not run["model"].get("mup_base_width"):
+        return run, params
+    model = {name: value for name, value in run["model"].items() if not name.startswith("mup_")}
+    encoder = build.encoder(run["model"])
+    query = np.float32(width_scaling.query_scale(encoder))
+    output = np.float32(1 / width_scaling.width_ratio(encoder))
+
+    def scale(name: str, array: np.ndarray) -> np.ndarray:
+        if _QUERY in name:
+            return array * query
+        return array * output if name.startswith(_BEFORE_OUTPUT) else array
+
+    return {**run, "model": model}, {name: scale(name, array) for name, array in params.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bertjax.decoding import beam, search
-from bertjax.decoding.sampling import TokenSampler
+from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
 from bertjax.inference.language_model import LanguageModel, check_length
 from bertjax.interfaces import Params, Tokenizer

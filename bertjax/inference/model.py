@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from bertjax import build, catalog, pretrained
-from bertjax.decoding.sampling import TokenSampler
+from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting
 from bertjax.inference import features, fill_mask, generate, language_model, predict

@@ -20,7 +20,7 @@ from bertjax.corpus.mixture import MixedCorpus, entries_of, phase_weights
 from bertjax.data.format import ExampleSource, mean_tokens
 from bertjax.interfaces import Tokenizer
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs import bucket_sync, corpora
+from bertjax.runs import bucket_sync
 from bertjax.runs import examples as runs_examples
 from bertjax.runs import initialization as runs_initialization
 from bertjax.runs import teachers as runs_teachers
@@ -126,7 +126,7 @@ def prepare(
     phases = _phases(config)
     mesh = build.make_mesh(config, phases)
     teachers = runs_teachers.find(config.objectives, config.mesh.attention_kernel)
-    tokenizer, corpus, held_out = corpora.read_data(config, log, progress)
+    tokenizer, corpus, held_out = runs_examples.read_data(config, log, progress)
     _warn_about_best(config, held_out, log)
     _warn_about_predictions(config, phases, log)
     max_length = max(phase.max_seq_length for phase in phases)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.decoding import sampling
-from bertjax.decoding.sampling import TokenSampler
+from bertjax.decoding import search
+from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
 
 SCORES = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]]))
@@ -17,33 +17,33 @@ def kept(scores):
 
 
 def test_top_k_keeps_the_highest():
-    assert kept(sampling.keep_top_k(SCORES, 2)) == [[0, 1], [2, 3]]
-    assert kept(sampling.keep_top_k(SCORES, 0)) == [[0, 1, 2, 3]] * 2
-    assert kept(sampling.keep_top_k(SCORES, 9)) == [[0, 1, 2, 3]] * 2
+    assert kept(search.keep_top_k(SCORES, 2)) == [[0, 1], [2, 3]]
+    assert kept(search.keep_top_k(SCORES, 0)) == [[0, 1, 2, 3]] * 2
+    assert kept(search.keep_top_k(SCORES, 9)) == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize(
     ("share", "wanted"), [(0.49, [[0], [2, 3]]), (0.75, [[0, 1], [1, 2, 3]]), (1e-9, [[0], [3]])]
 )
 def test_top_p_keeps_the_smallest_sufficient_set(share, wanted):
-    assert kept(sampling.keep_top_p(SCORES, share)) == wanted
+    assert kept(search.keep_top_p(SCORES, share)) == wanted
 
 
 def test_the_repetition_penalty_applies_to_previous_tokens():
     scores = jnp.array([[2.0, -2.0, 3.0, -3.0]])
     history = jnp.array([[-1, 0, 1, 0]])
-    found = sampling.penalize_repetition(scores, history, 2.0)
+    found = search.penalize_repetition(scores, history, 2.0)
     np.testing.assert_allclose(found, [[1.0, -4.0, 3.0, -3.0]])
 
 
 def test_no_ngram_is_repeated():
     history = jnp.array([[-1, 1, 2, 3, 1, 2, -1, -1], [2, 2, 0, 2, 2, 2, -1, -1]])
     end = jnp.int32(6)
-    three = np.asarray(sampling.find_repeated_ngrams(history, end, 3, 5))
+    three = np.asarray(search.find_repeated_ngrams(history, end, 3, 5))
     assert [np.flatnonzero(row).tolist() for row in three] == [[3], [0, 2]]
-    one = np.asarray(sampling.find_repeated_ngrams(history, end, 1, 5))
+    one = np.asarray(search.find_repeated_ngrams(history, end, 1, 5))
     assert [np.flatnonzero(row).tolist() for row in one] == [[1, 2, 3], [0, 2]]
-    assert not np.asarray(sampling.find_repeated_ngrams(history, end, 9, 5)).any()
+    assert not np.asarray(search.find_repeated_ngrams(history, end, 9, 5)).any()
 
 
 def test_samples_follow_the_probabilities():

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.decoding import beam, search
-from bertjax.decoding.sampling import TokenSampler
-from bertjax.decoding.search import Decoder
+from bertjax.decoding.search import Decoder, TokenSampler
 from bertjax.errors import UserError
 
 V, END, NEW = 5, 0, 4

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.decoding.sampling import TokenSampler
-from bertjax.decoding.search import Decoder
+from bertjax.decoding.search import Decoder, TokenSampler
 from bertjax.inference import generate
 from bertjax.inference.generate import Settings
 

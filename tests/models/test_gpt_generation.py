@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.decoding import beam, search
-from bertjax.decoding.sampling import TokenSampler
+from bertjax.decoding.search import TokenSampler
 from bertjax.huggingface import importing
 from bertjax.huggingface.model import HFModel
 from bertjax.inference.language_model import LanguageModel
