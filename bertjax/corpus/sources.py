@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from bertjax.corpus.format import all_formats
 from bertjax.errors import UserError
-from bertjax.io import remote_inputs, storage
+from bertjax.io import storage
+from bertjax.io.inputs import find_urls, size_and_version
 
 PYTHON_DOCS = "python-docs"
 """The name of the built-in corpus of Python's documentation (`corpus/python_docs.py`)."""
@@ -86,14 +87,14 @@ def _key(name: str) -> str:
 
 def _size_and_time(path: str) -> tuple[int, int]:
     if storage.is_remote(path):
-        return remote_inputs.size_and_version(path)
+        return size_and_version(path)
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
 def _files(pattern: str) -> list[str]:
     if storage.is_remote(pattern):
-        if files := remote_inputs.find_files(pattern):
+        if files := find_urls(pattern):
             return files
         private = ", and log in if the dataset is private" if pattern.startswith("hf:") else ""
         raise UserError(f"no file matches {pattern!r}; check the path or glob{private}")

@@ -11,8 +11,8 @@ from typing import BinaryIO, TypeVar
 
 from bertjax.errors import UserError
 from bertjax.io import file_kinds, storage
-from bertjax.io.decompression import BUFFER, CORRUPTION_ERRORS, open_decompressed, reading_errors
 from bertjax.io.file_kinds import HEAD_BYTES, FileKind
+from bertjax.io.inputs import BUFFER, CORRUPTION_ERRORS, open_decompressed, reading_errors
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line is read in pieces, so that memory is bounded for every input."""

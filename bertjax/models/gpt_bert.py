@@ -24,9 +24,8 @@ from bertjax.constraints import (
 )
 from bertjax.interfaces import Batch
 from bertjax.layers import disentangled_attention, masks
-from bertjax.layers.alternating_stack import AlternatingStack
+from bertjax.layers.alternating_stack import AlternatingStack, DepthWeightedStack
 from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
-from bertjax.layers.depth_weighted_stack import DepthWeightedStack
 from bertjax.layers.disentangled_attention import RelativePositions
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding, LayerNorm

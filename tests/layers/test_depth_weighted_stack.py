@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.layers.alternating_stack import DepthWeightedStack, init_weights
 from bertjax.layers.dense import Dense
-from bertjax.layers.depth_weighted_stack import DepthWeightedStack, init_weights
 from bertjax.layers.dropout import Dropout
 
 B, L, D, N = 2, 3, 5, 3

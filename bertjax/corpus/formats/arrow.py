@@ -13,7 +13,7 @@ from bertjax.corpus.documents import Document
 from bertjax.corpus.format import ReadOptions, Table, TextFormat, import_extra
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
-from bertjax.io.decompression import open_seekable, reading_errors
+from bertjax.io.inputs import open_seekable, reading_errors
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

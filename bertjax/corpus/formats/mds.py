@@ -17,7 +17,7 @@ from bertjax.corpus.documents import Document, decode
 from bertjax.corpus.format import ReadOptions, TextFormat, missing_field
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
-from bertjax.io.decompression import open_decompressed, reading_errors
+from bertjax.io.inputs import open_decompressed, reading_errors
 
 _UINT32 = np.dtype("<u4")
 _MAX_SHARD_SAMPLES = 1 << 28

@@ -7,7 +7,7 @@ from bertjax.corpus.documents import Document
 from bertjax.corpus.format import ReadOptions, Table, TextFormat, import_extra
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
-from bertjax.io.decompression import open_seekable, reading_errors
+from bertjax.io.inputs import open_seekable, reading_errors
 
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 1 << 20

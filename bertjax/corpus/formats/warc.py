@@ -11,7 +11,7 @@ from bertjax.corpus.documents import Document, decode
 from bertjax.corpus.format import ReadOptions, TextFormat, import_extra
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
-from bertjax.io.decompression import open_decompressed, reading_errors
+from bertjax.io.inputs import open_decompressed, reading_errors
 
 _CONTENT_TYPES = ("conversion", "resource", "response")
 """Types of records with content; others describe the archive or requests."""
