@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from bertjax.errors import UserError, nearest
 
@@ -21,6 +22,9 @@ _CONFIGS = "configs"
 
 _RENAMED_CONFIGS = {"t5": "span_corruption", "bart": "text_infilling", "mass": "masked_seq2seq"}
 """Configs that were named for a model, and are its objective on the Transformer."""
+
+RENAMED_FIELDS = {"objectives.soft_targets.begin_from_teacher": "init_from_teacher"}
+"""Former names of config fields, which runs of older versions have, and the names in use."""
 
 
 def names(folder: str, part: str | None = None) -> list[str]:
@@ -97,6 +101,18 @@ def find_config_file(spec: str, kinds: tuple[str, ...]) -> tuple[pathlib.Path, s
             raise UserError(f"--config: {path} is now {_RENAMED_CONFIGS[path.stem]}")
         raise UserError(f"no config file {path}: {_nearest_file(path)}")
     return path, match[2]
+
+
+def rename_fields(config: Any) -> Any:
+    """Replaces former names of fields in the content of a run's `config.json`, in place."""
+    for field, new in RENAMED_FIELDS.items():
+        *sections, former = field.split(".")
+        section = config
+        for name in sections:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict) and former in section:
+            section[new] = section.pop(former)
+    return config
 
 
 def _nearest_file(path: pathlib.Path) -> str:

@@ -299,7 +299,7 @@ def _config_of_run(path: pathlib.Path, argument: str | None) -> ConfigDict:
     if argument is not None:
         raise UserError(f"{path} takes no argument; got {argument!r}")
     try:
-        return _from_plain(json.loads(path.read_text(encoding="utf-8")))
+        return _from_plain(catalog.rename_fields(json.loads(path.read_text(encoding="utf-8"))))
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}; pass another config") from None
 

@@ -184,6 +184,8 @@ def _declared_type(config: ConfigDict, section: str, name: str) -> Any:
         raise UserError(f"config.{field} is a section; set one of its fields: {fields}")
     hints = schema.hints(config, section)
     if name not in hints:
+        if new := catalog.RENAMED_FIELDS.get(field):
+            raise UserError(f"config.{field} is now {new}")
         known = [*hints, *(name for name in values if isinstance(values[name], ConfigDict))]
         where = f"config.{section}" if section else "config"
         raise UserError(f"no field {name!r} in {where}: {nearest(name, known)}")

@@ -59,7 +59,7 @@ def get_config(size: str = "base") -> ConfigDict:
                 "of": "mlm",
                 "weight": 5.0,
                 "temperature": 2.0,
-                "begin_from_teacher": True,
+                "init_from_teacher": True,
             },
             "hidden_cosine": {"weight": 1.0},
         }

@@ -61,7 +61,7 @@ def get_config(argument: str) -> ConfigDict:
                 "of": "glue",
                 "weight": 1.0,
                 "temperature": 1.0,
-                "begin_from_teacher": False,
+                "init_from_teacher": False,
             }
         }
     config.objectives = ConfigDict(objectives)

@@ -123,6 +123,13 @@ def test_an_unknown_verb_names_the_nearest(monkeypatch, capsys):
         (["sweep", "--status", "w"], "--status is now bertjax sweep status --workdir WORKDIR"),
         (["launch", "--processes", "2"], "--processes is now an option of bertjax launch local"),
         (["pretrain", "--config", "t5:base", "--workdir", "w"], "t5 is now span_corruption"),
+        (
+            [
+                *("pretrain", "--config", "distilbert", "--workdir", "w"),
+                "--config.objectives.soft_targets.begin_from_teacher=false",
+            ],
+            "config.objectives.soft_targets.begin_from_teacher is now init_from_teacher",
+        ),
         (["evaluate"], "required: COMMAND (see bertjax evaluate --help)"),
         (["pretrain", "--config", "bert:tiny"], "arguments are required: --workdir"),
         (["pretrain", "--config", "bert:tiny", "--init_optimizer"], "got no --init, expected one"),

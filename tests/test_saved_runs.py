@@ -11,6 +11,10 @@ import shutil
 
 import pytest
 
+from bertjax.config import load_config
+from bertjax.runs import workdir
+from bertjax.train.checkpoint import origin
+
 SAVED = pathlib.Path(__file__).parent / "data_fixtures" / "saved_runs"
 PARAMETERS = "d88a82f0fce4892412a1d3ac718e33c023445e91e950212ecb98582f40d531f2"
 OPTIMIZER = "d34fbf385dcb76f1e967e1d633cc5d8a1fdfe10bba5886c0dfe2be4ad8e76138"
@@ -70,6 +74,19 @@ MODEL = (
 )
 DATA = ("max_seq_length", "batch_size", "corpus")
 RUN = ("log_every", "eval_every", "eval_examples", "checkpoint_every")
+
+
+def test_former_names_of_config_fields_are_read(folder):
+    path = folder / "run" / "config.json"
+    content = json.loads(path.read_text())
+    values = {"teacher": "runs/teacher", "init_from_teacher": False}
+    later = {**content, "objectives": content["objectives"] | {"soft_targets": values}}
+    content["objectives"]["soft_targets"] = {"teacher": "runs/teacher", "begin_from_teacher": False}
+    path.write_text(json.dumps(content))
+
+    assert load_config(str(path)).objectives.soft_targets.to_dict() == values
+    assert origin.resolve(str(folder / "run")).config == later
+    workdir.claim(folder / "run", later).release()  # as the same config
 
 
 def test_a_fine_tuned_run_predicts(folder, run_bertjax):

@@ -38,7 +38,7 @@ class Objective(pretrainer.Objective):
       weight: Share in the total loss; 5 in DistilBERT's published code, next to 2 for `mlm`.
       temperature: Softmax temperature of both distributions; 2 for DistilBERT, 1 for TinyBERT. A
         single score, as of a regression, is compared by its squared error instead.
-      begin_from_teacher: Whether the student is initialised from the teacher: embeddings, the head
+      init_from_teacher: Whether the student is initialised from the teacher: embeddings, the head
         of `of`, and layers at even distances from the first to the last.
     """
 
@@ -46,7 +46,7 @@ class Objective(pretrainer.Objective):
     of: Name = "mlm"
     weight: Weight = 5.0
     temperature: PositiveFloat = 2.0
-    begin_from_teacher: bool = True
+    init_from_teacher: bool = True
 
     metrics = (("agreement", "max"),)  # of classes; a regression has none
     summary = (SummaryMetric("agreement", "teacher agreement", "%"),)
@@ -80,7 +80,7 @@ class Objective(pretrainer.Objective):
     @nn.nowrap
     def init_params(self, params: Params, frozen: Params) -> Params:
         """Initialises the student from the teacher's layers (Sanh et al. 2019, section 3)."""
-        if not self.begin_from_teacher:
+        if not self.init_from_teacher:
             return params
         teacher = frozen["teacher"]["params"]
         encoder = {
@@ -119,6 +119,6 @@ def _require_same_shapes(own: Params, teacher: Params, where: str) -> Params:
     if shapes(own) != shapes(teacher):
         raise UserError(
             f"cannot initialise the student from its teacher: shape mismatch at {where}; use a "
-            "teacher of the same width, or set begin_from_teacher to false"
+            "teacher of the same width, or set init_from_teacher to false"
         )
     return teacher

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax import catalog
 from bertjax.corpus.reader import UNFINISHED
 from bertjax.errors import UserError
 from bertjax.io import storage
@@ -194,7 +195,8 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], mutable: Sequence[
     path = folder / "config.json"
     if not path.exists() or not _has_trained(folder):
         return
-    old, new = _fields(read_json(path)), _fields(json.loads(json.dumps(config)))
+    stored = catalog.rename_fields(read_json(path))
+    old, new = _fields(stored), _fields(json.loads(json.dumps(config)))
     differing = [
         name
         for name in dict.fromkeys([*old, *new])

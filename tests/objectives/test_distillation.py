@@ -265,7 +265,7 @@ def test_the_student_is_initialised_from_layers_of_its_teacher(layers, deep, cho
         "embeddings",
         "layers",
     }
-    left = distilbert(2, 4, begin_from_teacher=False).init_params(params, frozen)
+    left = distilbert(2, 4, init_from_teacher=False).init_params(params, frozen)
     assert left is params
 
 
@@ -334,7 +334,7 @@ def test_a_single_score_is_compared_by_its_square(batch):
     made = {
         "rating": Peers,
         "soft_targets": functools.partial(
-            soft_targets.Objective, make, of="rating", begin_from_teacher=False
+            soft_targets.Objective, make, of="rating", init_from_teacher=False
         ),
     }
     module = Pretrainer(model(1), made)

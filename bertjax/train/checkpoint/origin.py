@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
+from bertjax import catalog
 from bertjax.errors import UserError
 from bertjax.io import storage
 from bertjax.io.files import read_json
@@ -64,7 +65,7 @@ def resolve(name: str) -> PretrainedSource:
         raise UserError(
             f"{run} is not a run: it has no config.json; pass the --workdir of a pretraining run"
         )
-    config = read_json(run / "config.json")
+    config = catalog.rename_fields(read_json(run / "config.json"))
     refuse_released(run, config)
     if "model" not in config:
         sections = ", ".join(config) or "nothing"
