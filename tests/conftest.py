@@ -141,6 +141,12 @@ def load_script(root: pathlib.Path):
 
 
 @pytest.fixture(scope="session")
+def save_pretrained(load_script):
+    """Writes a small BERT as transformers saves it; see `tests/saved_bert.py`."""
+    return load_script("tests/saved_bert.py").save
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
     """The folder of real data next to the checkout; skips the test if it does not exist."""
     folder = ROOT.parent / "shared" / "data"

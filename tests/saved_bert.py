@@ -1,10 +1,10 @@
-"""Fixtures for tests of import and export: a small BERT as saved by transformers."""
+"""A small BertForPreTraining with random weights, in a folder as transformers saves it."""
 
 import json
 import pathlib
 
 import numpy as np
-import pytest
+import safetensors.numpy as library
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 V, D, F, N = len(WORDS), 16, 32, 2
@@ -55,24 +55,25 @@ def shapes():
     return found
 
 
-@pytest.fixture(scope="session")
-def save_pretrained():
-    """Write a folder like transformers: BertForPreTraining, with changed arrays and fields."""
-    import safetensors.numpy as library
+def save(
+    folder: pathlib.Path, arrays: dict | None = None, without: tuple = (), **config
+) -> pathlib.Path:
+    """Writes the folder: weights, config and vocabulary.
 
-    def save(
-        folder: pathlib.Path, arrays: dict | None = None, without: tuple = (), **config
-    ) -> pathlib.Path:
-        random = np.random.default_rng(0)
-        made = {
-            name: random.normal(0, 0.3, shape).astype(np.float32)
-            for name, shape in sorted(shapes().items())
-            if not name.startswith(without)
-        }
-        folder.mkdir(parents=True)
-        library.save_file(made | (arrays or {}), folder / "model.safetensors", {"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(CONFIG | config))
-        (folder / "vocab.txt").write_text("\n".join([*WORDS, ""]))
-        return folder
-
-    return save
+    Args:
+      folder: New folder.
+      arrays: Arrays that replace the random ones, or are added.
+      without: Prefixes of the names of arrays that are left out.
+      **config: Fields of `config.json` that differ.
+    """
+    random = np.random.default_rng(0)
+    made = {
+        name: random.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in sorted(shapes().items())
+        if not name.startswith(without)
+    }
+    folder.mkdir(parents=True)
+    library.save_file(made | (arrays or {}), folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "vocab.txt").write_text("\n".join([*WORDS, ""]))
+    return folder
