@@ -29,7 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax import build
 from bertjax.config import load_config, split_overrides
 from bertjax.errors import UserError
-from bertjax.profiling import hlo, memory
+from bertjax.profiling import hlo, traffic
 
 FLAGS = "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true --xla_jf_dump_hlo_text=true"
 _BUNDLE = re.compile(r" *(?:0x)?[0-9a-f]+ *(LB)?[A-Z]* *: *>* *\{")
@@ -101,7 +101,7 @@ def parts(folder: pathlib.Path) -> list[Part]:
     counted = {name: cycles(path.read_text()) for name, path in schedules.items()}
     found = (
         Part(each.name, counted.get(each.name, 0), moved, times, each.origin)
-        for each, times, moved in memory.traffic_by_instruction(program)
+        for each, times, moved in traffic.traffic_by_instruction(program)
         if each.name in counted or moved
     )
     return sorted(found, key=lambda part: -part.cycles * part.times)

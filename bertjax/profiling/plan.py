@@ -17,9 +17,8 @@ from bertjax import build
 from bertjax.config import replace_fields
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import extent
-from bertjax.profiling import dummy, hlo
-from bertjax.profiling import memory as profiling_memory
-from bertjax.profiling.collectives import SLICES, Collective, find_collectives
+from bertjax.profiling import dummy, hlo, traffic
+from bertjax.profiling.traffic import SLICES, Collective, find_collectives
 from bertjax.runs import teachers
 from bertjax.runtime.chips import Topology
 from bertjax.train import report, sharding
@@ -143,9 +142,9 @@ def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: L
         memory=_memory_by_kind(executable.memory_analysis(), topology),
         model_flops=trainer.flops(host_batch, extent(host_batch)),
         flops=report.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
-        memory_bytes=profiling_memory.count_bytes_moved(program),
+        memory_bytes=traffic.count_bytes_moved(program),
         collectives=tuple(find_collectives(program, sharding.shape_within_slice(mesh))),
-        largest=tuple(profiling_memory.find_largest_arrays(program, _NUM_LARGEST)),
+        largest=tuple(traffic.find_largest_arrays(program, _NUM_LARGEST)),
     )
     return dataclasses.replace(plan, seconds=_roofline(plan, topology))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bertjax.profiling import collectives, hlo, memory
+from bertjax.profiling import hlo, traffic
 
 TEXT = """\
 HloModule jit_step, is_scheduled=true
@@ -77,7 +77,7 @@ def test_a_loop_over_a_stack_reads_one_layer_per_iteration():
     in_loop = LAYER + 4 + LAYER + LAYER
     counting = 4 + 4 + 1
     expected = 5 * (in_loop + counting) + 3 * STACK
-    assert memory.count_bytes_moved(hlo.parse(TEXT)) == expected
+    assert traffic.count_bytes_moved(hlo.parse(TEXT)) == expected
 
 
 def with_layer_fusion(*lines: str) -> str:
@@ -96,11 +96,11 @@ def test_nested_fusions_read_only_a_slice():
         "  ROOT %twice = f32[1,7,11]{2,1,0:T(8,128)} negate(%part)",
         "}",
     ).replace(INNER, "fusion(%stack, %count), calls=%outer")
-    moved = memory.count_bytes_moved(hlo.parse(TEXT))
-    assert memory.count_bytes_moved(hlo.parse(outer)) == moved
+    moved = traffic.count_bytes_moved(hlo.parse(TEXT))
+    assert traffic.count_bytes_moved(hlo.parse(outer)) == moved
     # What looks at the whole stack reads it whole.
     whole = outer.replace("negate(%part)", "add(%part, %q.0)")
-    assert memory.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
+    assert traffic.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
 
 
 def test_a_copy_in_a_fusion_counts_only_the_slice_that_is_read():
@@ -118,11 +118,11 @@ def test_a_copy_in_a_fusion_counts_only_the_slice_that_is_read():
         "  ROOT %part = f32[1,7,11]{2,1,0} dynamic-slice(%same, %q.1, %q.1, %q.1)",
         "}",
     ).replace(INNER, "fusion(%stack, %count), calls=%outer")
-    moved = memory.count_bytes_moved(hlo.parse(TEXT))
-    assert memory.count_bytes_moved(hlo.parse(text)) == moved
+    moved = traffic.count_bytes_moved(hlo.parse(TEXT))
+    assert traffic.count_bytes_moved(hlo.parse(text)) == moved
     # Alone in a fusion it reads all, and no number of a layer.
     whole = text.replace("calls=%outer", "calls=%tiles")
-    assert memory.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER - 4)
+    assert traffic.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER - 4)
 
 
 def test_nested_fusions_write_only_a_slice():
@@ -144,9 +144,9 @@ def test_nested_fusions_write_only_a_slice():
         "  ROOT %next",
         "  %new = f32[5,7,11]{2,1,0} fusion(%stack, %layer, %count), calls=%outer\n  ROOT %next",
     )
-    moved = memory.count_bytes_moved(hlo.parse(TEXT))
+    moved = traffic.count_bytes_moved(hlo.parse(TEXT))
     # Reads a layer and a number, and writes the layer, five times.
-    assert memory.count_bytes_moved(hlo.parse(text)) == moved + 5 * (2 * LAYER + 4)
+    assert traffic.count_bytes_moved(hlo.parse(text)) == moved + 5 * (2 * LAYER + 4)
 
 
 @pytest.mark.parametrize(("place", "times"), [("S(1)", 1), ("", 2)])
@@ -158,12 +158,12 @@ def test_an_asynchronous_slice_is_moved_once(place, times):
         f"  %begun = ((f32[5,7,11]{{2,1,0:T(8,128)}}), {part}, s32[]{{:S(2)}}) slice-start(%x), "
         f"slice={{[0:2], [0:7], [0:11]}}\n  %ended = {part} slice-done(%begun)\n  %nought",
     )
-    moved = memory.count_bytes_moved(hlo.parse(TEXT))
-    assert memory.count_bytes_moved(hlo.parse(text)) == moved + times * 2 * LAYER
+    moved = traffic.count_bytes_moved(hlo.parse(TEXT))
+    assert traffic.count_bytes_moved(hlo.parse(text)) == moved + times * 2 * LAYER
 
 
 def test_collectives_are_named_by_mesh_axes():
-    (found,) = collectives.find_collectives(hlo.parse(TEXT), {"data": 2, "fsdp": 3})
+    (found,) = traffic.find_collectives(hlo.parse(TEXT), {"data": 2, "fsdp": 3})
     assert (found.kind, found.axes, found.devices, found.times) == ("all-reduce", "fsdp", 3, 5)
     assert found.bytes == pytest.approx(5 * 2 * 2 / 3 * 2 * LAYER)
 
@@ -181,12 +181,12 @@ def test_collectives_are_named_by_mesh_axes():
         ("mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'b'}", "data"),
         ("mesh['a'=3,'b'=2], device_ids=([2,3]T(1,0)) {'a'}", "fsdp"),
         ("mesh['a'=3,'b'=2], device_ids=(0,3,1,4,2,5) {'b'}", "data"),
-        ("{{0,4},{1,5},{2,3}}", collectives.OTHER),
+        ("{{0,4},{1,5},{2,3}}", traffic.OTHER),
     ],
 )
 def test_groups_are_parsed_in_every_notation(groups, axes):
     text = TEXT.replace("mesh['axis_0'=2,'axis_1'=3] {'axis_1'}", groups)
-    (found,) = collectives.find_collectives(hlo.parse(text), {"data": 2, "fsdp": 3, "tensor": 1})
+    (found,) = traffic.find_collectives(hlo.parse(text), {"data": 2, "fsdp": 3, "tensor": 1})
     assert found.axes == axes
 
 
@@ -200,8 +200,8 @@ def test_traffic_between_slices_is_separate():
         '_xla_megascale_transfer_type="ALL_REDUCE"}',
     )
     program = hlo.parse("\n".join(lines))
-    within, found = collectives.find_collectives(program, {"data": 2, "fsdp": 3})
-    assert (within.axes, found.axes) == ("fsdp", collectives.SLICES)
+    within, found = traffic.find_collectives(program, {"data": 2, "fsdp": 3})
+    assert (within.axes, found.axes) == ("fsdp", traffic.SLICES)
     assert (found.kind, found.devices, found.times) == ("all-reduce", 4, 1)
     assert found.bytes == 2 * 3 / 4 * STACK
 
@@ -209,8 +209,8 @@ def test_traffic_between_slices_is_separate():
 def test_explicit_collectives_share_a_channel():
     line = next(line for line in TEXT.splitlines() if "all-reduce(" in line)
     twice = TEXT.replace(line, "\n".join([line, line.replace("%sum", "%sum.2")]))
-    (one,) = collectives.find_collectives(hlo.parse(TEXT), {"data": 2, "tensor": 3})
-    assert collectives.find_collectives(hlo.parse(twice), {"data": 2, "tensor": 3}) == [one, one]
+    (one,) = traffic.find_collectives(hlo.parse(TEXT), {"data": 2, "tensor": 3})
+    assert traffic.find_collectives(hlo.parse(twice), {"data": 2, "tensor": 3}) == [one, one]
 
 
 def test_a_decomposed_collective_counts_once():
@@ -218,11 +218,11 @@ def test_a_decomposed_collective_counts_once():
         "  %nought", TEXT.splitlines()[15].replace("%sum", "%part") + "\n  %nought"
     )
     assert again.count("channel_id=4") == 2
-    assert len(collectives.find_collectives(hlo.parse(again), {"data": 2, "fsdp": 3})) == 1
+    assert len(traffic.find_collectives(hlo.parse(again), {"data": 2, "fsdp": 3})) == 1
 
 
 def test_the_largest_arrays_have_their_origin():
-    (size, dtype, dims, origin), *_ = memory.find_largest_arrays(hlo.parse(TEXT), 2)
+    (size, dtype, dims, origin), *_ = traffic.find_largest_arrays(hlo.parse(TEXT), 2)
     assert (size, dtype, dims, origin) == (STACK, "f32", (5, 7, 11), "jit(step)/add")
 
 
@@ -244,7 +244,7 @@ def test_a_compiled_program_of_this_machine():
     shapes = np.zeros((3, 8, 8), np.float32), np.zeros((5, 8), np.float32)
     placed = jax.jit(loop, in_shardings=(place(None, "fsdp"), place()), out_shardings=place())
     program = hlo.parse(placed.lower(*shapes).compile().as_text())
-    found = collectives.find_collectives(program, mesh.shape)
+    found = traffic.find_collectives(program, mesh.shape)
     sums = [each for each in found if each.kind == "all-reduce"]
     assert [(each.axes, each.devices, each.times) for each in sums] == [("fsdp", 2, 3)]
     assert sums[0].bytes == 3 * 5 * 8 * 4

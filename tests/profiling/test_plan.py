@@ -18,8 +18,8 @@ from bertjax.layers import masks
 from bertjax.layers.attention import attend
 from bertjax.layers.attention_kernels import log_kernel_choice
 from bertjax.layers.dropout import Dropout
-from bertjax.profiling import collectives
 from bertjax.profiling import plan as profiling_plan
+from bertjax.profiling import traffic
 from bertjax.runtime import chips
 from bertjax.train import sharding
 
@@ -81,8 +81,8 @@ def test_invalid_slices_are_one_line(name, slices, output):
 def test_traffic_between_slices_has_its_own_bandwidth():
     """3.125 GB/s between slices of v5e, 2 x 50 GB/s within one."""
     step = profiling_plan.StepPlan(None, {}, {}, flops=197e12, memory_bytes=819e9 / 4)
-    between = collectives.Collective("all-reduce", collectives.SLICES, 2, 1, 3.125e9)
-    within = collectives.Collective("all-gather", "data", 4, 2, 25e9)
+    between = traffic.Collective("all-reduce", traffic.SLICES, 2, 1, 3.125e9)
+    within = traffic.Collective("all-gather", "data", 4, 2, 25e9)
     step = dataclasses.replace(step, collectives=(between, within))
     topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 2, range(8))
     assert profiling_plan._roofline(step, topology) == pytest.approx(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertjax.profiling import collectives, hlo
+from bertjax.profiling import hlo, traffic
 from bertjax.train import sharding
 from bertjax.train.accumulation import (
     merge_microbatches,
@@ -55,7 +55,7 @@ def test_gradients_are_all_reduced_over_the_data_axis_once_per_step():
         .lower(jax.ShapeDtypeStruct((D, H), np.float32), jax.ShapeDtypeStruct((B, D), np.float32))
         .compile()
     )
-    (found,) = collectives.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
+    (found,) = traffic.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
     assert (found.kind, found.axes, found.devices, found.times) == (
         "all-reduce",
         "data",
@@ -110,7 +110,7 @@ def test_reduce_scatter_sends_each_device_its_shard(axis, spec, dtype):
     np.testing.assert_allclose(found, sums.sum(0), rtol=4 * 2**-9 if dtype else 1e-6)
     shape = placed.shard_shape(found.shape)
     assert {shard.data.shape for shard in found.addressable_shards} == {shape}
-    sent = collectives.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
+    sent = traffic.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
     # In bfloat16 CPUs sum whole.
     wanted = "reduce-scatter" if dtype is None else "all-reduce"
     assert {each.kind for each in sent if each.axes == "data"} == {wanted}
