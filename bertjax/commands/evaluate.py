@@ -38,7 +38,9 @@ examples:
 
 The predicted choice is the most likely continuation of the question: by log
 probability (accuracy), and by log probability per byte (accuracy_per_byte),
-which does not favour short choices. With --num_fewshot N, each question is
+which does not favour short choices. A masked model computes the sum over the
+tokens of the choice of the log probability of each, masked, given all others;
+--within_word as for bertjax evaluate blimp. With --num_fewshot N, each question is
 preceded by N answered examples, sampled anew for each question from
 --fewshot_input, or from the other questions.
 """
@@ -136,10 +138,14 @@ def _perplexity(arguments) -> dict[str, float]:
 def _choices(arguments) -> dict[str, float]:
     check_flags(_UNUSED_OPTIONS, vars(arguments), arguments.parser.get_default)
     from bertjax.inference import evaluation
+    from bertjax.runtime.progress import progress_display
 
-    names = ("num_fewshot", "fewshot_input", "seed", "batch_size", "precision", "output")
-    options = {name: getattr(arguments, name) for name in names}
-    return evaluation.choices(arguments.model, arguments.input, **options)
+    names = ("num_fewshot", "fewshot_input", "seed", "within_word", "batch_size", "precision")
+    options = {name: getattr(arguments, name) for name in (*names, "output")}
+    with progress_display() as display:
+        return evaluation.choices(
+            arguments.model, arguments.input, progress=display.update, **options
+        )
 
 
 def _blimp(arguments) -> dict[str, float]:
@@ -219,7 +225,7 @@ def _add_choices(commands) -> None:
     parser = _flags.add_command(
         commands,
         "choices",
-        "Answer multiple-choice questions with a causal language model, without training.",
+        "Answer multiple-choice questions with a language model, without training.",
         _CHOICES,
         _choices,
         renamed={
@@ -246,7 +252,8 @@ def _add_choices(commands) -> None:
         help="file of the answered examples (default: --input)",
     )
     _flags.add_seed(add, "sampling the examples")
-    _flags.add_batch_size(parser, 8, "choices")
+    _add_within_word(add)
+    _flags.add_batch_size(parser, 32, "sequences")
     _flags.add_precision(parser, "auto")
     _add_output(add, "all choices")
     _flags.add_json(parser)
@@ -263,15 +270,19 @@ def _add_blimp(commands) -> None:
     add = parser.add_argument
     _flags.add_model(parser)
     add("--input", required=True, metavar="FILE", help="pairs as JSON lines")
+    _add_within_word(add)
+    _flags.add_batch_size(parser, 128, "sequences")
+    _flags.add_precision(parser, "auto")
+    _add_output(add, "both sentences")
+    _flags.add_json(parser)
+
+
+def _add_within_word(add) -> None:
     add(
         "--within_word",
         action="store_true",
         help="mask the later tokens of a word too; for masked language models",
     )
-    _flags.add_batch_size(parser, 128, "sequences")
-    _flags.add_precision(parser, "auto")
-    _add_output(add, "both sentences")
-    _flags.add_json(parser)
 
 
 def _add_output(add, scored: str) -> None:

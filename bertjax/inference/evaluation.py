@@ -105,21 +105,25 @@ def choices(
     num_fewshot: int = 0,
     fewshot_input: str = "",
     seed: int = 0,
-    batch_size: int = 8,
+    within_word: bool = False,
+    batch_size: int = 32,
     precision: str = "auto",
     output: str = "",
+    progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> dict[str, float]:
     """Answers multiple-choice questions by the likelihood of the choices, without training.
 
     Args:
-      model: A causal language model: a run, or a Hugging Face folder.
+      model: A causal or masked language model: a run, or a Hugging Face folder.
       questions: A file of JSON lines with `question`, `choices` and `answer`.
       num_fewshot: Number of answered examples before each question.
       fewshot_input: File of the answered examples; "" for `questions`.
       seed: Seed of sampling the examples.
-      batch_size: Choices per batch.
+      within_word: Whether a masked model predicts each token without the later ones of its word.
+      batch_size: Sequences per batch; a masked model has one for each token of a choice.
       precision: As `config.model.precision`.
       output: A file for the log probabilities of all choices, as JSON lines; "" for none.
+      progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
       `accuracy` by log probability, `accuracy_per_byte` by log probability per byte, `questions`
@@ -133,11 +137,10 @@ def choices(
     asked = multiple_choice.read_questions(questions)
     examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else asked
     prompts = multiple_choice.sample_shots(asked, examples, num_fewshot, seed)
+    run = loader.find_run(model)
+    scorer = sentence_scores.load(run, precision, within_word=within_word)
     scores = multiple_choice.score_choices(
-        language_model.load(loader.find_run(model), precision),
-        asked,
-        prompts,
-        batch_size=batch_size,
+        scorer, asked, prompts, batch_size=batch_size, progress=progress
     )
     _write_scores(output, scores)
     found = multiple_choice.compute_accuracies(asked, scores)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.inference.sentence_scores import Scorer
+from bertjax.inference.sentence_scores import Scorer, encode
 from bertjax.io.lines import read_json_lines
 
 Scores = list[tuple[float, float]]
@@ -75,7 +75,7 @@ def score(
       progress: Called with the share of the work that is done, and a line of text.
 
     Raises:
-      UserError: a sentence is too long.
+      UserError: a sentence is empty or too long.
     """
     sentences = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
     done = 0
@@ -85,7 +85,8 @@ def score(
         done += count
         progress(done / len(sentences), f"{done:,} of {len(sentences):,} sentences")
 
-    scores = scorer.score(sentences, batch_size, report)
+    rows = encode(scorer, sentences)
+    scores = scorer.score(rows, [0] * len(rows), batch_size, report)
     by_sentence = dict(zip(sentences, scores, strict=True))
     return [(by_sentence[pair.good], by_sentence[pair.bad]) for pair in pairs]
 

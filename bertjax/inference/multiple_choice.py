@@ -2,7 +2,7 @@
 
 read_questions      JSONL file -> questions
 sample_shots        questions, examples -> the few-shot prompt before each question
-score_choices       model, questions, prompts -> the log probability of every answer
+score_choices       scorer, questions, prompts -> the log probability of every answer
 compute_accuracies  scores -> accuracy by log probability, and by log probability per byte
 
 A shot is a question with its answer, which precedes the question (Brown et al. 2020, section 2).
@@ -11,13 +11,12 @@ A shot is a question with its answer, which precedes the question (Brown et al. 
 import dataclasses
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.inference.language_model import LanguageModel, check_length
-from bertjax.inference.perplexity import pad_right
+from bertjax.inference.sentence_scores import Scorer
 from bertjax.io.lines import read_json_lines
 
 _SEPARATOR = "\n\n"
@@ -99,19 +98,21 @@ def sample_shots(
 
 
 def score_choices(
-    model: LanguageModel,
+    scorer: Scorer,
     questions: Sequence[Question],
     prompts: Sequence[str],
     *,
-    batch_size: int = 8,
+    batch_size: int,
+    progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[list[float]]:
     """Computes the log probability, in nats, of every answer to each question.
 
     Args:
-      model: The language model.
+      scorer: The model.
       questions: Questions.
       prompts: Text before each question; see `sample_shots`.
-      batch_size: Number of answers per batch.
+      batch_size: Sequences per batch.
+      progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
       For each question, the log probability of each choice.
@@ -122,13 +123,23 @@ def score_choices(
     rows, starts = [], []
     for number, (question, prompt) in enumerate(zip(questions, prompts, strict=True), 1):
         answered = [prompt + question.with_answer(n) for n in range(len(question.choices))]
-        context, *encoded = model.tokenizer.encode_batch([prompt + question.text, *answered])
+        context, *encoded = scorer.tokenizer.encode_batch([prompt + question.text, *answered])
         for ids in encoded:
-            # The end of the previous document, from which the first token is predicted.
-            rows.append(ids if model.end_id is None else [model.end_id, *ids])
-            check_length(model, len(rows[-1]), f"question {number}", "lower num_fewshot")
-            starts.append(len(rows[-1]) - len(ids) + _common_prefix(context, ids))
-    sums = iter(_sum_log_probs(model, rows, starts, batch_size))
+            if len(ids) > scorer.max_tokens:
+                raise UserError(
+                    f"question {number} is too long: got {len(ids):,} tokens, expected at most "
+                    f"{scorer.max_tokens:,}; lower num_fewshot"
+                )
+            rows.append(ids)
+            starts.append(_common_prefix(context, ids))
+    done = 0
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done / len(rows), f"{done:,} of {len(rows):,} answers")
+
+    sums = iter(scorer.score(rows, starts, batch_size, report))
     return [[next(sums) for _ in question.choices] for question in questions]
 
 
@@ -165,19 +176,3 @@ def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """Returns the length of the common prefix of two token sequences."""
     pairs = zip(first, second, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
-
-
-def _sum_log_probs(
-    model: LanguageModel, rows: list[list[int]], starts: list[int], batch_size: int
-) -> list[float]:
-    """Sums the log probabilities of each row from the first token of its answer."""
-    length = max(map(len, rows))
-    sums = []
-    for first in range(0, len(rows), batch_size):
-        group = rows[first : first + batch_size]
-        ids, mask = pad_right(group, length, batch_size)
-        log_probs = np.asarray(model.score_tokens(model.params, ids, mask)[0])
-        for row, (tokens, start) in enumerate(zip(group, starts[first:], strict=False)):
-            answer = log_probs[row, max(start, 1) - 1 : len(tokens) - 1]
-            sums.append(float(answer.sum(dtype=np.float64)))
-    return sums

@@ -1,7 +1,8 @@
-"""Score sentences by their log likelihood, or pseudo-log-likelihood for masked language models.
+"""Score texts by their log likelihood, or pseudo-log-likelihood for masked language models.
 
 load      run -> the scorer that fits its objective
-Scorer    sentences -> log probabilities in nats
+encode    texts -> tokens, checked against the length that the model takes
+Scorer    tokens -> log probabilities in nats, of whole texts or after a context
 
 The pseudo-log-likelihood sums the log probability of each token given all others, with the token
 masked (Salazar et al. 2020). With `within_word` the later tokens of its word are masked as well:
@@ -11,7 +12,7 @@ otherwise the end of a long word reveals its beginning (Kauf and Ivanova 2023, P
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,27 +28,42 @@ from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 
 _BUCKET = 8
-"""Sentences are padded to a multiple of this, so that few lengths are compiled."""
+"""Texts are padded to a multiple of this, so that few lengths are compiled."""
 _CHUNK = 4096
-"""Sentences whose rows are in memory at the same time."""
+"""Texts whose rows are in memory at the same time."""
 
 Report = Callable[[int], None]
-"""Called with the number of scored sentences."""
+"""Called with the number of scored texts."""
 
 
 class Scorer(Protocol):
-    """Computes log probabilities of sentences."""
+    """Computes log probabilities of texts.
 
-    def score(self, sentences: Sequence[str], batch_size: int, report: Report) -> list[float]:
-        """Returns the log probability of each sentence, in nats.
+    Attributes:
+      tokenizer: Tokenizer of the run.
+      max_tokens: Maximum number of tokens of a text, without special tokens.
+    """
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def max_tokens(self) -> float: ...
+
+    def score(
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        batch_size: int,
+        report: Report = lambda count: None,
+    ) -> list[float]:
+        """Returns the log probability of each text after its context, in nats.
 
         Args:
-          sentences: Sentences.
-          batch_size: Sequences per batch; a masked model has one for each token of a sentence.
+          rows: Tokens of each text, at most `max_tokens`, without special tokens.
+          starts: Number of tokens of each text that are its context, and are not scored.
+          batch_size: Sequences per batch; a masked model has one for each scored token.
           report: Called from time to time.
-
-        Raises:
-          UserError: a sentence is empty or too long.
         """
         ...
 
@@ -79,33 +95,55 @@ def load(model: str | pretrained.Pretrained, precision: str, *, within_word: boo
 
 @dataclasses.dataclass(frozen=True)
 class CausalScorer:
-    """Log likelihood of sentences under a causal language model.
+    """Log likelihood of texts under a causal language model.
 
     Attributes:
-      model: The model; its token for the end of a document precedes each sentence, if it has one.
+      model: The model; its token for the end of a document precedes each text, if it has one.
+        Without one, the first token of a text is not scored.
     """
 
     model: language_model.LanguageModel
 
-    def score(self, sentences: Sequence[str], batch_size: int, report: Report) -> list[float]:
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the run."""
+        return self.model.tokenizer
+
+    @property
+    def max_tokens(self) -> float:
+        """Maximum number of tokens of a text."""
+        return self.model.max_length - len(self._start)
+
+    def score(
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        batch_size: int,
+        report: Report = lambda count: None,
+    ) -> list[float]:
         """As `Scorer.score`."""
-        model = self.model
-        start = [] if model.end_id is None else [model.end_id]
-        most = model.max_length - len(start)
-        rows = [[*start, *ids] for ids in _encode(model.tokenizer, sentences, most)]
+        model, num_special = self.model, len(self._start)
         scores = np.zeros(len(rows))
-        for length, numbers in _batches([len(ids) for ids in rows], batch_size):
+        first = np.maximum(np.asarray(starts) + num_special, 1)
+        for length, numbers in _batches([len(ids) + num_special for ids in rows], batch_size):
             longest = int(min(length, model.max_length))
-            ids, mask = pad_right([rows[n] for n in numbers], longest, batch_size)
+            group = [[*self._start, *rows[n]] for n in numbers]
+            ids, mask = pad_right(group, longest, batch_size)
             log_probs = np.asarray(model.score_tokens(model.params, ids, mask)[0], np.float64)
-            scores[numbers] = np.where(mask[:, 1:], log_probs, 0).sum(axis=1)[: len(numbers)]
+            log_probs, mask = log_probs[: len(numbers)], mask[: len(numbers)]
+            scored = mask & (np.arange(longest) >= first[numbers, None])
+            scores[numbers] = np.where(scored[:, 1:], log_probs, 0).sum(axis=1)
             report(len(numbers))
         return scores.tolist()
+
+    @property
+    def _start(self) -> list[int]:
+        return [] if self.model.end_id is None else [self.model.end_id]
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedScorer:
-    """Pseudo-log-likelihood of sentences under a masked language model.
+    """Pseudo-log-likelihood of texts under a masked language model.
 
     Attributes:
       pretrainer: The model with its MLM objective.
@@ -123,23 +161,35 @@ class MaskedScorer:
     cls_last: bool
     within_word: bool
 
-    def score(self, sentences: Sequence[str], batch_size: int, report: Report) -> list[float]:
+    @property
+    def max_tokens(self) -> float:
+        """Maximum number of tokens of a text."""
+        return self.max_length - self._template.num_special_tokens(1)
+
+    def score(
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        batch_size: int,
+        report: Report = lambda count: None,
+    ) -> list[float]:
         """As `Scorer.score`."""
-        scores = np.zeros(len(sentences))
-        for first in range(0, len(sentences), _CHUNK):
-            chunk = sentences[first : first + _CHUNK]
-            special = self._template.num_special_tokens(1)
-            rows = _encode(self.tokenizer, chunk, self.max_length - special)
-            # Sentences of one length are a group, each with as many sequences as tokens.
-            for length, numbers in _batches([len(ids) + special for ids in rows], len(chunk)):
-                longest = int(min(length, self.max_length))
-                group = [rows[n] for n in numbers]
-                scores[first + numbers] = self._score_group(group, longest, batch_size)
-                report(len(numbers))
+        scores, starts = np.zeros(len(rows)), np.asarray(starts)
+        special = self._template.num_special_tokens(1)
+        # Texts of one length are a group, each with as many sequences as scored tokens.
+        for length, numbers in _batches([len(ids) + special for ids in rows], _CHUNK):
+            longest = int(min(length, self.max_length))
+            group = [rows[n] for n in numbers]
+            scores[numbers] = self._score_group(group, starts[numbers], longest, batch_size)
+            report(len(numbers))
         return scores.tolist()
 
     def _score_group(
-        self, rows: Sequence[Sequence[int]], length: int, batch_size: int
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Int[np.ndarray, " n"],
+        length: int,
+        batch_size: int,
     ) -> Float[np.ndarray, " n"]:
         sizes = np.array([len(ids) for ids in rows])
         frame, mask = self._template.frame_rows([sizes], length)
@@ -149,6 +199,8 @@ class MaskedScorer:
         within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         positions = self._template.segment_starts([sizes])[0][owner] + within
         last = self._last_masked(ids, positions, owner, sizes)
+        scored = within >= starts[owner]
+        owner, positions, last = owner[scored], positions[scored], last[scored]
         scores = np.zeros(len(rows))
         for start in range(0, len(owner), batch_size):
             # The last batch is filled with its last sequence: one shape is compiled.
@@ -196,15 +248,20 @@ class MaskedScorer:
         return jax.jit(run)
 
 
-def _encode(tokenizer: Any, sentences: Sequence[str], most: float) -> list[list[int]]:
-    rows = tokenizer.encode_batch(list(sentences))
-    for sentence, ids in zip(sentences, rows, strict=True):
+def encode(scorer: Scorer, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the tokens of each text, without special tokens.
+
+    Raises:
+      UserError: a text is empty or too long.
+    """
+    rows = scorer.tokenizer.encode_batch(list(texts))
+    for text, ids in zip(texts, rows, strict=True):
         if not ids:
-            raise UserError(f"got a sentence without tokens, {sentence!r}: remove it")
-        if len(ids) > most:
+            raise UserError(f"got a sentence without tokens, {text!r}: remove it")
+        if len(ids) > scorer.max_tokens:
             raise UserError(
-                f"a sentence is too long: got {len(ids):,} tokens, expected at most {most:,}: "
-                f"{sentence[:60]!r}"
+                f"a sentence is too long: got {len(ids):,} tokens, expected at most "
+                f"{scorer.max_tokens:,}: {text[:60]!r}"
             )
     return rows
 

@@ -9,6 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.inference import multiple_choice
 from bertjax.inference.multiple_choice import Question
+from bertjax.inference.sentence_scores import CausalScorer
 
 QUESTIONS = [
     Question("Water is", ("wet", "dry"), 0),
@@ -33,9 +34,18 @@ def model():
 
 
 def test_only_the_tokens_of_an_answer_are_scored(model):
-    scores = multiple_choice.score_choices(model, QUESTIONS, ["", "", ""], batch_size=2)
+    shares = []
+    scores = multiple_choice.score_choices(
+        CausalScorer(model),
+        QUESTIONS,
+        ["", "", ""],
+        batch_size=2,
+        progress=lambda share, text: shares.append(share),
+    )
     wanted = [[-sum(map(ord, f" {c}")) for c in q.choices] for q in QUESTIONS]
     assert scores == wanted
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 def test_accuracy_by_sum_and_by_byte():
@@ -58,8 +68,8 @@ def test_shots_are_other_questions_with_their_answers():
 
 def test_a_question_that_is_too_long_is_refused(model):
     model.max_length = 11
-    with pytest.raises(UserError, match=r"question 1 is too long: got 13 tokens, .* 11"):
-        multiple_choice.score_choices(model, QUESTIONS, ["", "", ""])
+    with pytest.raises(UserError, match=r"question 1 is too long: got 12 tokens, .* 10; lower"):
+        multiple_choice.score_choices(CausalScorer(model), QUESTIONS, ["", "", ""], batch_size=2)
 
 
 def test_a_file_of_questions(tmp_path):

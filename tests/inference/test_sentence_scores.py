@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,15 @@ RUN = pathlib.Path(__file__).parent.parent / "data_fixtures" / "saved_runs" / "r
 SENTENCES = ["the cat sat on the mat", "dogs", "nine unbelievable elephants", "the the the", "a b"]
 
 
-def by_hand(ids, special_ids, begins_word, mask_id, log_probs):
+def by_hand(ids, special_ids, begins_word, mask_id, log_probs, start=0):
     """One token after the other; later ones up to the next that `begins_word` are masked too.
+
+    The first `start` tokens, and special ones, are not scored.
 
     `log_probs` is the function from the ids of a sequence [L] to log probabilities [L V].
     """
     total = 0.0
-    for at in range(len(ids)):
+    for at in range(start, len(ids)):
         if ids[at] in special_ids:
             continue
         masked, end = list(ids), at + 1
@@ -39,7 +42,9 @@ def test_each_token_is_predicted_from_the_others(within_word):
     bert = bertjax.load(RUN)
     scorer = sentence_scores.load(loader.find_run(str(RUN)), "float32", within_word=within_word)
     # Several batches, of two lengths.
-    scores = scorer.score(SENTENCES, 7, lambda count: None)
+    rows = sentence_scores.encode(scorer, SENTENCES)
+    starts = [2, 0, 1, 0, 1]
+    whole, rest = (scorer.score(rows, first, 7) for first in ([0] * 5, starts))
     tokenizer = scorer.tokenizer
     begins = tokenizer.word_starts if within_word else np.ones(tokenizer.vocab_size, bool)
     assert not np.all(tokenizer.word_starts[bert.tokenizer(SENTENCES)["input_ids"]])
@@ -48,10 +53,13 @@ def test_each_token_is_predicted_from_the_others(within_word):
         batch = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), bool)}
         return jax.nn.log_softmax(jnp.asarray(bert.logits(batch)[0], jnp.float32))
 
-    for sentence, score in zip(SENTENCES, scores, strict=True):
+    for n, sentence in enumerate(SENTENCES):
         ids = bert.tokenizer([sentence])["input_ids"][0].tolist()
-        expected = by_hand(ids, tokenizer.special_ids, begins, tokenizer.mask_id, log_probs)
-        assert score == pytest.approx(expected, abs=1e-3)
+        for scores, start in ((whole, 0), (rest, 1 + starts[n])):
+            expected = by_hand(
+                ids, tokenizer.special_ids, begins, tokenizer.mask_id, log_probs, start
+            )
+            assert scores[n] == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_acceptable_sentence_must_be_more_likely():
@@ -61,10 +69,13 @@ def test_the_acceptable_sentence_must_be_more_likely():
     asked, shares = [], []
 
     class Lengths:
-        def score(self, sentences, batch_size, report):
-            asked.extend(sentences)
-            report(len(sentences))
-            return [float(len(sentence)) for sentence in sentences]
+        max_tokens = 9
+        tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [[*text] for text in texts])
+
+        def score(self, rows, starts, batch_size, report):
+            asked.extend("".join(row) for row in rows)
+            report(len(rows))
+            return [float(len(row)) for row in rows]
 
     scores = minimal_pairs.score(
         Lengths(), pairs, batch_size=4, progress=lambda share, text: shares.append(share)
@@ -97,7 +108,7 @@ def test_sentences_that_cannot_be_scored():
         ("", "without"),
     ):
         with pytest.raises(UserError, match=message):
-            scorer.score([sentence], 4, lambda count: None)
+            sentence_scores.encode(scorer, [sentence])
 
 
 @pytest.mark.slow
@@ -143,3 +154,20 @@ def test_scores_equal_those_of_pytorch(tmp_path):
         ):
             expected = by_hand(tokenizer(sentence)["input_ids"], (2, 3), begins, 4, log_probs)
             assert json.loads(line)["log_probabilities"][0] == pytest.approx(expected, abs=1e-4)
+
+        questions = [{"question": "a bcd", "choices": ["e f", "abcd h"], "answer": 1}]
+        (tmp_path / "questions.jsonl").write_text(json.dumps(questions[0]))
+        found = bertjax.evaluate(
+            *("choices", str(tmp_path), str(tmp_path / "questions.jsonl")),
+            within_word=within_word,
+            precision="float32",
+            output=str(tmp_path / "scores.jsonl"),
+        )
+        start = len(tokenizer("a bcd")["input_ids"]) - 1  # without [SEP]
+        expected = [
+            by_hand(tokenizer(f"a bcd {text}")["input_ids"], (2, 3), begins, 4, log_probs, start)
+            for text in questions[0]["choices"]
+        ]
+        written = json.loads((tmp_path / "scores.jsonl").read_text())["log_probabilities"]
+        np.testing.assert_allclose(written, expected, atol=1e-4)
+        assert found["accuracy"] == (np.argmax(expected) == 1)
