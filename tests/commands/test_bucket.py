@@ -31,7 +31,7 @@ def bucket():
     server.server_close()
 
 
-def test_a_run_in_a_bucket_resumes_on_another_machine_after_a_kill(
+def test_a_run_in_a_bucket_resumes_on_other_machines_after_a_kill(
     bucket, run_bertjax, start_bertjax, tmp_path
 ):
     text = "".join(f"The number {n} comes before {n + 1}.\nNot {n + 7}.\n\n" for n in range(400))
@@ -69,7 +69,8 @@ def test_a_run_in_a_bucket_resumes_on_another_machine_after_a_kill(
     shutil.rmtree(tmp_path / "one")
     bucket.failures = 2
 
-    done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")
+    together = ["launch", "local", "--processes", "2", "--devices", "1", "--"]
+    done = learn(run_bertjax, "gs://bucket/runs/it", before=together, machine="two")
     assert done.returncode == 0, done.stderr
     assert "resuming from step" in done.stderr
     assert checkpoints() == {"8", "12"}
@@ -78,13 +79,7 @@ def test_a_run_in_a_bucket_resumes_on_another_machine_after_a_kill(
     whole = learn(run_bertjax, str(tmp_path / "on_disk"), machine="two")
     assert whole.returncode == 0, whole.stderr
     alone = json.loads((tmp_path / "on_disk" / "summary.json").read_text())
-    assert summary["mlm_loss"] == alone["mlm_loss"]
-
-    together = ["launch", "local", "--processes", "2", "--devices", "1", "--"]
-    done = learn(run_bertjax, "gs://bucket/runs/it", "num_train_steps=16", before=together)
-    assert done.returncode == 0, done.stderr
-    assert "resuming from step 12" in done.stderr
-    assert checkpoints() == {"12", "16"}
+    assert summary["mlm_loss"] == pytest.approx(alone["mlm_loss"], rel=1e-5)
 
     bucket.refused.add("bucket")
     done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")

@@ -192,16 +192,9 @@ def running(corpus, tmp_path, start_bertjax):
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named_and_the_others_end(running):
-    process, _ = running
-    os.kill(process_of(1), signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGKILL
-    assert "bertjax launch: process 1 ended with SIGKILL" in errors
-
-
-@pytest.mark.slow
-def test_a_killed_job_resumes_bit_for_bit(two, corpus, tmp_path, start_bertjax, run_bertjax):
+def test_a_job_with_a_killed_process_ends_and_resumes_bit_for_bit(
+    two, corpus, tmp_path, start_bertjax, run_bertjax
+):
     workdir = tmp_path / "run"
     slowly = words(corpus, workdir, eval_every=1)
     mark = dict([MARK.decode().split("=")])
@@ -210,7 +203,9 @@ def test_a_killed_job_resumes_bit_for_bit(two, corpus, tmp_path, start_bertjax, 
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.05)
         os.kill(process_of(1), signal.SIGKILL)
-        process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "bertjax launch: process 1 ended with SIGKILL" in errors
     assert not (workdir / "summary.json").exists()
     done = run_bertjax(*launched(2, 4, *words(corpus, workdir)))
     assert done.returncode == 0, done.stderr

@@ -144,7 +144,7 @@ def test_kills_at_random_moments_change_nothing(
 ):
     workdir = tmp_path / "run"
     moments = random.Random(0)
-    for _ in range(5):
+    for _ in range(3):
         process = start_bertjax(*words(corpus, workdir))
         # Past the first line of progress, so that kills hit training and saving, not imports.
         for line in process.stderr:

@@ -15,10 +15,8 @@ from bertjax.layers import masking
 from bertjax.models.bert import Model
 from bertjax.objectives import generator, rtd
 from bertjax.pretrainer import Encoded, Pretrainer
-from bertjax.train import optimizer, sharding
 from bertjax.train.state import create, unbox
 from bertjax.train.step import example_keys, make_train_step
-from bertjax.train.trainer import make_trainer
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 V, D, E, N, H, F = 61, 24, 10, 2, 4, 20
@@ -209,36 +207,6 @@ def test_accumulation_is_exact(make_batch):
     assert metrics["loss"] == pytest.approx(
         float(metrics["generator/loss"] + 50 * metrics["rtd/loss"]), rel=1e-5
     )
-
-
-@pytest.mark.slow
-def test_replacements_do_not_depend_on_the_mesh(make_batch):
-    """Invariants 1 and 5: eight devices sample the same tokens as one."""
-    batch = {name: np.asarray(x) for name, x in make_batch().items() if name != "example_key"}
-    results = []
-    for sizes in ({}, {"data": 2, "fsdp": 2, "tensor": 2}):
-        sizes = dict.fromkeys(sharding.MESH_AXES, 1) | sizes
-        mesh = sharding.make_mesh(sizes, jax.devices()[: np.prod(list(sizes.values()))])
-        trainer = make_trainer(
-            # Widths that divide over the mesh.
-            pretrainer(0.1, vocab_size=V + 3, size=0.5),
-            optimizer.make("adamw", adam_eps=1e-3),
-            lambda step: jnp.asarray(0.1),
-            batch,
-            mesh=mesh,
-            rules=sharding.RULES,
-            seed=0,
-            microbatches=1,
-        )
-        state, history = trainer.create_state(), []
-        for _ in range(2):
-            state, metrics = trainer.train_step(state, sharding.to_global(batch, mesh))
-            history.append(jax.device_get(metrics))
-        results.append(history)
-    for of_one_device, of_eight in zip(*results, strict=True):
-        assert of_eight["rtd/replaced"] == of_one_device["rtd/replaced"]
-        for name, value in of_one_device.items():
-            assert of_eight[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
 
 
 def test_a_share_of_the_width_that_does_not_divide(make_batch):

@@ -155,7 +155,6 @@ def test_a_mean_of_means_over_microbatches_would_be_wrong(whole, start, keyed):
 SEQUENCE = "data, tensor, sequence"
 MESHES = {
     "one": {},
-    "data": {"data": 8},
     "data, fsdp": {"data": 4, "fsdp": 2},
     "data, tensor": {"data": 4, "tensor": 2},
     "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
