@@ -116,10 +116,10 @@ def test_similarity_of_sentences_is_that_of_pytorch(run, shared_data):
 
 
 def test_retrieval_is_that_of_pytorch(run, shared_data):
-    """Cranfield: title and text; 64 tokens, which take a third of the time of 256."""
+    """Cranfield: title and text; 32 tokens, which take a sixth of the time of 256."""
     folder = str(shared_data / "retrieval" / "cranfield")
-    found = bertjax.evaluate("retrieval", str(run), folder, max_length=64, precision="float32")
+    found = bertjax.evaluate("retrieval", str(run), folder, max_length=32, precision="float32")
     assert (found["queries"], found["documents"], found["judgements"]) == (225, 1400, 1612)
-    assert found["ndcg@10"] == pytest.approx(0.35563, abs=1e-4)
-    assert found["mrr@10"] == pytest.approx(0.52143, abs=1e-4)
-    assert found["recall@100"] == pytest.approx(0.75876, abs=1e-4)
+    assert found["ndcg@10"] == pytest.approx(0.33462, abs=1e-4)
+    assert found["mrr@10"] == pytest.approx(0.50815, abs=1e-4)
+    assert found["recall@100"] == pytest.approx(0.73607, abs=1e-4)
