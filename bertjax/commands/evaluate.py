@@ -65,6 +65,8 @@ well, so that the end of a word does not reveal its beginning (Kauf and Ivanova
 _PREDICTIONS = """\
 examples:
   bertjax evaluate predictions mrpc --references glue/MRPC/dev.tsv --predictions MRPC.tsv
+  bertjax evaluate predictions superglue_cb --references superglue/CB/val.jsonl \\
+      --predictions CB.jsonl
   bertjax evaluate predictions squad --references squad/dev-v2.0.json --predictions pred.json
   bertjax evaluate predictions conll2003 --references conll2003/valid.txt --predictions ner.txt
   bertjax evaluate predictions conll2003 --predictions ner.txt
@@ -79,6 +81,10 @@ GLUE tasks     cola sst2 mrpc stsb qqp mnli qnli rte wnli, book_review,
                Predictions: two columns, index and prediction, the format of
                GLUE's server, as in WORKDIR/predictions/dev/ of bertjax
                finetune.
+superglue_TASK boolq cb copa multirc record rte wic wsc. References: a released
+               file with labels. Predictions: JSON lines of {"idx": 0, "label":
+               ...}, the format of SuperGLUE's server, as in
+               WORKDIR/predictions/dev/ of bertjax finetune.
 squad          References: a file in SQuAD's layout. Predictions:
                {"QUESTION_ID": "answer"}, "" for no answer. Metrics of the
                official evaluate-v1.1 or evaluate-v2.0, by the version of the

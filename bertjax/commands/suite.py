@@ -1,4 +1,4 @@
-"""Fine-tune an encoder many times and compare the scores with published ones: GLUE, features."""
+"""Fine-tune an encoder on all tasks of a benchmark: GLUE, SuperGLUE, feature-based NER."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
 
 GROUP = "Train"
-COMMANDS = ("glue", "features")
+COMMANDS = ("glue", "superglue", "features")
 
 _GLUE = """\
 examples:
@@ -27,6 +27,21 @@ Each task is a `bertjax finetune` in WORKDIR/TASK with the recipe of configs/glu
 score, which is optimistic, since the same score selects the point. With --from_mnli, RTE, STS-B and
 MRPC are initialised from the fine-tuned MNLI encoder. --parallel N runs N at a time, each with one
 GPU or an equal share of the cores.
+
+Results are in the workdir: table.md and results.json (medians, spread, seeds, the average as on the
+leaderboard), and submission.zip for the evaluation server. The same command resumes the suite.
+"""
+
+_SUPERGLUE = """\
+examples:
+  bertjax suite superglue --init runs/bert --data superglue --workdir runs/superglue
+  bertjax suite superglue --init runs/mini --data superglue --workdir runs/superglue \\
+      --recipe small --seeds 5 --tasks boolq,rte
+
+Each task is a `bertjax finetune` in WORKDIR/TASK with the recipe of configs/superglue.py; a
+--config.FIELD=VALUE applies to all tasks. --data is the folder of the released archive, with
+BoolQ/train.jsonl etc. --parallel N runs N at a time, each with one GPU or an equal share of the
+cores.
 
 Results are in the workdir: table.md and results.json (medians, spread, seeds, the average as on the
 leaderboard), and submission.zip for the evaluation server. The same command resumes the suite.
@@ -76,14 +91,30 @@ def _glue(arguments: "argparse.Namespace", options: dict) -> None:
     )
     if scores := result.scores:
         print(table.text(glue_table.rows(scores)))
-        if missing := glue_table.missing_files(scores):
-            archive = f"{arguments.workdir}/submission.zip"
-            print(
-                f"{archive} lacks files that the server requires: {', '.join(missing)}",
-                file=sys.stderr,
-            )
+        _print_missing(arguments.workdir, glue_table.missing_files(scores))
         print(json.dumps({"average": glue_table.average(scores), "tasks": len(scores)}))
     result.check()
+
+
+def _superglue(arguments: "argparse.Namespace", options: dict) -> None:
+    from bertjax.sweeps import superglue, table
+
+    result = superglue.run_suite(
+        **options, tasks=arguments.tasks.split(",") if arguments.tasks else ()
+    )
+    if scores := result.scores:
+        print(table.text(superglue.rows(scores)))
+        _print_missing(arguments.workdir, superglue.missing_files(scores))
+        print(json.dumps({"average": superglue.average(scores), "tasks": len(scores)}))
+    result.check()
+
+
+def _print_missing(workdir: str, missing: list[str]) -> None:
+    if missing:
+        print(
+            f"{workdir}/submission.zip lacks files that the server requires: {', '.join(missing)}",
+            file=sys.stderr,
+        )
 
 
 def _features(arguments: "argparse.Namespace", options: dict) -> None:
@@ -105,6 +136,7 @@ def parser() -> _flags.Parser:
     parser = _flags.Parser("bertjax suite", __doc__)
     commands = parser.add_commands()
     _add_glue(commands)
+    _add_superglue(commands)
     _add_features(commands)
     return parser
 
@@ -125,17 +157,43 @@ def _add_glue(commands) -> None:
         metavar="NAME",
         help="small, tiny, roberta, albert or electra (default: BERT's)",
     )
-    add(
-        "--tasks",
-        default="",
-        metavar="NAMES",
-        help="names separated by commas (default: all in the data)",
-    )
+    _add_tasks(parser)
     add("--grid", action="store_true", help="search batch sizes, learning rates and epochs")
     add(
         "--from_mnli",
         action="store_true",
         help="initialise RTE, STS-B and MRPC from the fine-tuned MNLI encoder",
+    )
+
+
+def _add_superglue(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "superglue",
+        "Fine-tune an encoder on all SuperGLUE tasks and write the files of a submission.",
+        _SUPERGLUE,
+        _superglue,
+    )
+    _add_suite(parser, "folder of SuperGLUE", "task", "configs/superglue.py")
+    _add_small_recipes(parser)
+    _add_tasks(parser)
+
+
+def _add_tasks(parser: _flags.Parser) -> None:
+    parser.add_argument(
+        "--tasks",
+        default="",
+        metavar="NAMES",
+        help="names separated by commas (default: all in the data)",
+    )
+
+
+def _add_small_recipes(parser: _flags.Parser) -> None:
+    parser.add_argument(
+        "--recipe",
+        default="",
+        metavar="NAME",
+        help="small or tiny (default: for a base-sized encoder)",
     )
 
 
@@ -148,13 +206,8 @@ def _add_features(commands) -> None:
         _features,
     )
     _add_suite(parser, "folder of CoNLL-2003", "row", "configs/ner.py")
+    _add_small_recipes(parser)
     add = parser.add_argument
-    add(
-        "--recipe",
-        default="",
-        metavar="NAME",
-        help="small or tiny (default: for a base-sized encoder)",
-    )
     add(
         "--layers",
         default="",

@@ -234,9 +234,10 @@ def hf_fields(run: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `config.json` with the names of the outputs of a run's classifier."""
     if run["task"]["name"] == "ner":
         return _label_maps(run["task"]["labels"])
-    if "dataset" not in run["task"]:
+    if "texts" in run["task"]:
         names = run["task"]["labels"] or placeholders(1)
-        return {"problem_type": run["task"]["problem_type"], **_label_maps(names)}
+        kind = run["task"].get("problem_type", SINGLE_LABEL)
+        return {"problem_type": kind, **_label_maps(names)}
     task = glue_task(run["task"]["dataset"])
     names = task.class_names(run["task"].get("labels", ()))
     if order := _order(run):

@@ -19,7 +19,7 @@ from bertjax.tasks.glue.table import TASKS, glue_task
 NO_TASK = "none"
 """The name of a task that leaves out the head."""
 
-_CHOICES = {"race": 4, "swag": 4}
+_CHOICES = {"race": 4, "swag": 4, "copa": 2}
 """Number of choices of a question, by data set."""
 
 _WITH_CLASSES = ("glue", "ner")

@@ -21,6 +21,7 @@ from bertjax import build, catalog, pretrained
 from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting
+from bertjax.huggingface.architecture import exchanged_as, is_task
 from bertjax.inference import features, fill_mask, generate, language_model, predict
 from bertjax.inference.fill_mask import Candidates
 from bertjax.inference.text_encoder import Text, TextEncoder
@@ -216,7 +217,8 @@ class Model(pretrained.Pretrained):
         Raises:
           UserError: the model has no such head, or the task has another number of texts.
         """
-        predictor = self._predictor("sequence" if "sequence" in self.heads else "glue", task)
+        shared = [h for h in self.heads if is_task(h) and exchanged_as(h) == "glue"]
+        predictor = self._predictor(shared[0] if shared else "glue", task)
         names = predictor.text_names
         rows = [texts] if isinstance(texts, str | tuple) else list(texts)
         lines = []

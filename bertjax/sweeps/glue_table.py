@@ -2,10 +2,10 @@
 
 import pathlib
 import statistics
-import zipfile
 from collections.abc import Sequence
 from typing import Any
 
+from bertjax.sweeps import submission
 from bertjax.sweeps.run import Score
 from bertjax.sweeps.table import NO_VALUE
 from bertjax.tasks.glue.table import GLUE, PUBLISHED_ROWS, PUBLISHED_TASKS, glue_task
@@ -88,22 +88,13 @@ def content(scores: Sequence[Score]) -> dict[str, Any]:
 
 def write_submission(path: pathlib.Path, scores: Sequence[Score]) -> list[str]:
     """Writes the test server's files of all tasks into one archive; returns the missing files."""
-    files = _prediction_files(scores)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in filter(files.get, _server_files()):
-            archive.write(files[name], name)
+    submission.write(path, scores, _server_files())
     return missing_files(scores)
 
 
 def missing_files(scores: Sequence[Score]) -> list[str]:
     """Files that the test server requires and no finished run has written."""
-    files = _prediction_files(scores)
-    return [name for name in _server_files() if name not in files]
-
-
-def _prediction_files(scores: Sequence[Score]) -> dict[str, pathlib.Path]:
-    folders = [score.workdir / "predictions" / "test" for score in scores]
-    return {path.name: path for folder in folders for path in folder.glob("*.tsv")}
+    return submission.missing(scores, _server_files())
 
 
 def _server_files() -> list[str]:

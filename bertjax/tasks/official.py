@@ -24,6 +24,9 @@ from bertjax.tasks.multiple_choice.files import Choices
 from bertjax.tasks.ner import conll as ner_conll
 from bertjax.tasks.ner.conll import Sentence
 from bertjax.tasks.squad import files as squad_files
+from bertjax.tasks.superglue import files as superglue_files
+from bertjax.tasks.superglue import table as superglue_table
+from bertjax.tasks.superglue.table import SuperGlueTask
 
 Scores = dict[str, Any]
 """Metrics and counts by name; breakdowns, such as by entity type, are nested one level deeper."""
@@ -60,6 +63,24 @@ def _glue(task: GlueTask, references: str | None, predictions: str) -> Scores:
     found = np.array(_match_predictions(references, examples.indices, predictions, known))
     scores = {name: getattr(classification, name)(found, examples.labels) for name in task.metrics}
     return scores | {"examples": len(examples)}
+
+
+def _superglue(task: SuperGlueTask, references: str | None, predictions: str) -> Scores:
+    """Scores SuperGLUE predictions; examples are matched by idx."""
+    needed = _require_references(task.name, references)
+    rows = superglue_files.read_file(needed, task).rows
+    answers = superglue_files.reference_split(needed, task).answers
+    if rows[0].label is None:
+        raise UserError(f"no labels in {needed}: expected a labelled file, such as val.jsonl")
+    known = superglue_files.read_predictions(predictions, answers)
+    expected = list(dict.fromkeys(row.key for row in rows))
+    _match_predictions(
+        needed,
+        ["/".join(map(str, key)) for key in expected],
+        predictions,
+        {"/".join(map(str, key)): value for key, value in known.items()},
+    )
+    return answers.score(rows, known) | {"examples": len(expected)}
 
 
 def _conll2003(references: str | None, predictions: str) -> Scores:
@@ -128,6 +149,10 @@ def _squad(unanswerable: bool, references: str | None, predictions: str) -> Scor
 
 SCORERS: Mapping[str, Scorer] = {
     **{task.name: functools.partial(_glue, task) for task in TASKS},
+    **{
+        f"superglue_{task.name}": functools.partial(_superglue, task)
+        for task in superglue_table.TASKS
+    },
     "squad": _squad_of_any_version,
     "squad1": functools.partial(_squad, False),
     "squad2": functools.partial(_squad, True),

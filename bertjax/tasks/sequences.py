@@ -117,8 +117,7 @@ def encode(
     template = SequenceTemplate.from_tokenizer(tokenizer, cls_last=cls_last)
     encoded = [_encode_distinct(tokenizer.encode_batch, column) for column in texts]
     sizes = [np.array([len(ids) for ids in column], np.int64) for column in encoded]
-    cut = TRUNCATIONS[truncate]
-    kept = cut(*sizes, budget) if len(texts) == 2 else [np.minimum(sizes[0], budget)]
+    kept = kept_tokens(sizes, budget, truncate)
     columns, tables = {}, {}
     if max_chars_per_word:
         character_table = CharacterTable(tokenizer, max_chars_per_word)
@@ -192,6 +191,19 @@ def truncate_first(
 
 TRUNCATIONS = {"longer": truncate_longer, "first": truncate_first}
 """Truncation strategies of text pairs by name."""
+
+
+def kept_tokens(sizes: Lengths, budget: int, truncate: str = "longer") -> Lengths:
+    """Returns the number of tokens to keep of the one text, or of both texts, of each sequence.
+
+    Args:
+      sizes: Lengths of the texts in tokens.
+      budget: Tokens available for all texts of a sequence.
+      truncate: Which of two texts is truncated, a key of `TRUNCATIONS`.
+    """
+    if len(sizes) == 2:
+        return TRUNCATIONS[truncate](*sizes, budget)
+    return (np.minimum(sizes[0], budget),)
 
 
 def _encode_distinct(

@@ -1,1 +1,1 @@
-"""Multiple-choice questions: RACE and SWAG."""
+"""Multiple-choice questions: RACE, SWAG and COPA."""

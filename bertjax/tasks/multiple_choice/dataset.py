@@ -1,9 +1,10 @@
-"""Dataset of multiple-choice questions: RACE and SWAG.
+"""Dataset of multiple-choice questions: RACE, SWAG and COPA.
 
 Every option of every question is a sequence: option c of question i is row i * C + c.
 
 RACE: [CLS] article [SEP] question and option [SEP]. SWAG: [CLS] sentence [SEP] start and ending
 [SEP]. Both as in the published systems (Liu et al. 2019, section 5.3; Devlin et al. 2019, 4.4).
+COPA: [CLS] premise [SEP] because or so, and alternative [SEP].
 """
 
 import pathlib
@@ -22,6 +23,7 @@ from bertjax.metrics import classification
 from bertjax.tasks import dataset as tasks_dataset
 from bertjax.tasks import sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.multiple_choice import copa
 from bertjax.tasks.multiple_choice import files as multiple_choice_files
 from bertjax.tasks.multiple_choice import predictions as multiple_choice_predictions
 from bertjax.tasks.multiple_choice.files import Choices
@@ -32,10 +34,13 @@ Fields = Mapping[str, Any]
 READERS: Mapping[str, Callable[[str], dict[str, Choices]]] = dict(
     zip(
         multiple_choice_files.NAMES,
-        (multiple_choice_files.read_race, multiple_choice_files.read_swag),
+        (multiple_choice_files.read_race, multiple_choice_files.read_swag, copa.read),
         strict=True,
     )
 )
+
+_WRITERS = {"copa": copa.write}
+"""Functions that write other prediction files than `SPLIT.json` with the letters of the options."""
 
 
 DataFields = tasks_dataset.DataFields
@@ -53,7 +58,7 @@ class Dataset:
 
         Args:
           data: Folder of the released files.
-          task: `config.task`; `dataset` is "race" or "swag".
+          task: `config.task`; `dataset` is "race", "swag" or "copa".
           fields: `config.data`.
           spec: The encoding: tokenizer, lengths and batch sizes.
 
@@ -99,9 +104,10 @@ class Dataset:
         return {"dev/score": values["dev/accuracy"]}
 
     def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
-        """Writes the letter of the predicted choice by question id, as JSON."""
+        """Writes the predicted choice by question id, in the format of the data set."""
         chosen = self._predict_choices(split, predictions).tolist()
-        multiple_choice_predictions.write(folder / f"{split}.json", self.choices[split].ids, chosen)
+        write = _WRITERS.get(self.name, multiple_choice_predictions.write_split)
+        write(folder, split, self.choices[split].ids, chosen)
 
     def _predict_choices(
         self, split: str, predictions: Float[np.ndarray, " n"]
@@ -185,13 +191,14 @@ def with_option(question: str, option: str) -> str:
 
 
 def with_ending(start: str, ending: str) -> str:
-    """Appends an ending of SWAG to the start of its sentence."""
+    """Appends an ending of SWAG to the start of its sentence, or an alternative to "because"."""
     return f"{start} {ending}"
 
 
 DATASETS: Mapping[str, tuple[Callable[[str, str], str], str]] = {
     "race": (with_option, "first"),
     "swag": (with_ending, "longer"),
+    "copa": (with_ending, "longer"),
 }
 """(function that joins question and option, truncation strategy of `sequences.TRUNCATIONS`).
 
@@ -214,7 +221,7 @@ def encode(
       choices: The questions.
       tokenizer: An `interfaces.Tokenizer` with [CLS] and [SEP].
       max_seq_length: Maximum length in tokens; longer sequences are truncated.
-      dataset: `race` or `swag`.
+      dataset: `race`, `swag` or `copa`.
       cls_last: Whether [CLS] is the last token of each sequence.
       max_chars_per_word: Characters per word for a `char_ids` column; 0 for no column.
 

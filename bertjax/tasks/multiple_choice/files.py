@@ -21,11 +21,11 @@ from bertjax.errors import UserError
 from bertjax.io.files import check_characters
 from bertjax.io.lines import read_text_lines
 
-NAMES = ("race", "swag")
+NAMES = ("race", "swag", "copa")
 """Supported data sets; `tasks/multiple_choice/dataset.py` maps them to readers."""
 
 LETTERS = "ABCD"
-"""Names of the options of a question; both data sets have four."""
+"""Names of the options of a question of RACE and SWAG."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,10 @@ class Choices:
     """The questions of a split, in file order.
 
     Attributes:
-      contexts: The article (RACE), or the sentence before (SWAG), of each question.
-      questions: The question (RACE), or the start of the sentence to complete (SWAG).
+      contexts: The article (RACE), the sentence before (SWAG) or the premise (COPA) of each
+        question.
+      questions: The question (RACE), the start of the sentence to complete (SWAG) or the
+        conjunction (COPA).
       options: C texts for each question.
       answers: Index of the correct option of each question, from 0; None for an unlabelled split.
       ids: Id of each question in prediction files.

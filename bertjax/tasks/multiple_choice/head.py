@@ -30,7 +30,7 @@ class Task(pretrainer.Task):
     rows. `labels` are 1 for the correct option, else 0.
 
     Attributes:
-      dataset: `race` or `swag`.
+      dataset: `race`, `swag` or `copa`.
       num_choices: C, number of options per question.
       classifier_dropout: Dropout rate of the pooled output.
       pooler_act: Activation of the added pooler, if the encoder has none.

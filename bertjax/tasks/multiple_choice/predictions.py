@@ -48,6 +48,11 @@ def write(path: str | pathlib.Path, ids: list[str], answers: list[int]) -> None:
     io_files.write_output(pathlib.Path(path), json.dumps(chosen, indent=1) + "\n")
 
 
+def write_split(folder: pathlib.Path, split: str, ids: list[str], answers: list[int]) -> None:
+    """Writes `SPLIT.json`; see `write`."""
+    write(folder / f"{split}.json", ids, answers)
+
+
 def _answers(path: str | pathlib.Path, lines: list[tuple[str, str]]) -> list[tuple[str, str, Any]]:
     """Returns (location, id, answer) of each question from either format."""
     rows = []

@@ -1,0 +1,152 @@
+"""The SuperGLUE suite: fine-tune one encoder on all tasks; table, average, submission."""
+
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax import build
+from bertjax.config import FINE_TUNING, load_config
+from bertjax.errors import UserError
+from bertjax.io import copies
+from bertjax.overrides import Override
+from bertjax.sweeps import scheduler, submission
+from bertjax.sweeps.run import Run, Score, read_score
+from bertjax.tasks.superglue.table import TASKS, superglue_task
+
+_FIELD = "task.dataset"
+_HEADER = ["task", "metrics", "median", "spread", "seeds"]
+
+
+def run_suite(
+    *,
+    init: str,
+    data: str,
+    workdir: str,
+    tasks: Sequence[str] = (),
+    seeds: int = 3,
+    recipe: str = "",
+    parallel: int = 1,
+    config: str = "configs/superglue.py",
+    overrides: Sequence[Override] = (),
+) -> scheduler.SuiteResult:
+    """Fine-tunes an encoder on SuperGLUE tasks, writes a table of dev scores and an archive.
+
+    Args:
+      init: The pretrained run, as of `bertjax finetune`.
+      data: Folder of SuperGLUE.
+      workdir: Folder of the suite, which resumes what is in it.
+      tasks: Names of tasks; all in the data if empty.
+      seeds: Number of seeds of each run.
+      recipe: Variant of the config file's recipe: `small` or `tiny`.
+      parallel: Maximum number of runs at a time.
+      config: Config file with a recipe for each task.
+      overrides: Config overrides of all runs.
+
+    Raises:
+      UserError: an argument is invalid, or the folder belongs to another suite.
+      Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
+    """
+    if _FIELD in dict(overrides):
+        raise UserError(
+            f"--config.{_FIELD}: got {dict(overrides)[_FIELD]}, expected none, since --tasks sets "
+            f"it in every run; leave --config.{_FIELD} out"
+        )
+    folder = pathlib.Path(copies.local_copy(data))
+    runs = []
+    for task in find_tasks(folder, tasks):
+        spec = f"{config}:{task}" + (recipe and f",{recipe}")
+        build.check(load_config(spec, overrides, FINE_TUNING))
+        options = {"config": spec, "init": init, "data": data, "seeds": seeds}
+        train = folder / superglue_task(task).folder / "train.jsonl"
+        work = max(1, train.stat().st_size) if train.is_file() else 1
+        runs.append(Run(task, "finetune", options, {}, overrides, work=work))
+    record = {"init": init, "recipe": recipe}
+    record["overrides"] = [f"{name}={value}" for name, value in overrides]
+    return scheduler.run_suite(
+        runs,
+        workdir,
+        {"superglue": record},
+        parallel=parallel,
+        write=lambda folder: _write(runs, folder),
+    )
+
+
+def find_tasks(data: pathlib.Path, names: Sequence[str] = ()) -> list[str]:
+    """The tasks to run, in the order of the table.
+
+    Args:
+      data: Folder of SuperGLUE.
+      names: Names of tasks; empty for all that are in the data.
+
+    Raises:
+      UserError: a task does not exist, or there is none in the data.
+    """
+    known = {superglue_task(name).name for name in names}
+    found = [task.name for task in TASKS if task.name in known]
+    present = [task.name for task in TASKS if (data / task.folder).is_dir()]
+    if not names and not present:
+        raise UserError(
+            f"{data} holds no SuperGLUE task: --data requires the folder that holds BoolQ/ etc."
+        )
+    return found or present
+
+
+def task_score(score: Score) -> float:
+    """Score of a task on the leaderboard: mean over its metrics."""
+    metrics = superglue_task(score.name).metrics
+    return statistics.mean(score.medians[f"dev/{metric}"] for metric in metrics)
+
+
+def average(scores: Sequence[Score]) -> float:
+    """Score of the leaderboard: mean over tasks."""
+    return statistics.mean(map(task_score, scores))
+
+
+def rows(scores: Sequence[Score]) -> list[list[str]]:
+    """A header, a row for each task and one for the average, in percent."""
+    return [
+        _HEADER,
+        *map(_row, scores),
+        [f"average of {len(scores)}", "", f"{100 * average(scores):.1f}", "", ""],
+    ]
+
+
+def _row(score: Score) -> list[str]:
+    metrics = superglue_task(score.name).metrics
+    medians = " / ".join(f"{100 * score.medians[f'dev/{metric}']:.1f}" for metric in metrics)
+    return [score.name, ", ".join(metrics), medians, score.spread, str(score.seeds)]
+
+
+def content(scores: Sequence[Score]) -> dict[str, Any]:
+    """The table as plain values for JSON, as fractions."""
+    return {
+        "average": average(scores),
+        "tasks": {
+            score.name: {
+                "score": task_score(score),
+                "medians": dict(score.medians),
+                "dev/score": {"min": score.lowest, "max": score.highest},
+                "seeds": score.seeds,
+                "workdir": str(score.workdir),
+            }
+            for score in scores
+        },
+    }
+
+
+def missing_files(scores: Sequence[Score]) -> list[str]:
+    """Files that the evaluation server requires and no finished run has written."""
+    return submission.missing(scores, [f"{task.folder}.jsonl" for task in TASKS])
+
+
+def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:
+    found = (read_score(run.name, folder / run.name) for run in runs)
+    scores = [score for score in found if score is not None]
+    if scores:
+        servers = (split.server for task in TASKS for split in task.splits if split.server)
+        names = list(dict.fromkeys(f"{server}.jsonl" for server in servers))
+        submission.write(folder / "submission.zip", scores, names)
+        missing = {"missing_of_server": missing_files(scores)}
+        scheduler.write_table(folder, rows(scores), content(scores) | missing)
+    return scores

@@ -1,0 +1,80 @@
+"""Head of two marked spans: a linear layer on the pooled output and a vector of each span."""
+
+from typing import Annotated
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from bertjax.constraints import AnyText, OneOf
+from bertjax.interfaces import Batch
+from bertjax.layers import heads as layers_heads
+from bertjax.layers.dropout import Dropout
+from bertjax.layers.heads import TaskClassifier
+from bertjax.layers.width_scaling import output_stddev
+from bertjax.metrics.sequences import SINGLE_LABEL
+from bertjax.pretrainer import Encoded, Encoder
+from bertjax.tasks.sequence.head import SequenceHead
+from bertjax.tasks.superglue.table import names_of, superglue_task
+
+
+class Task(SequenceHead, kw_only=True):
+    """Classification of two spans (Wang et al. 2019, SuperGLUE, section 4.1: WiC and WSC).
+
+    A span is the weighted mean of its tokens in the last layer, with attention weights from one
+    trained vector (Lee et al. 2017, section 4, the head words of spans). The classifier reads the
+    pooled output and both spans. In the paper WiC takes the vector of the word instead, and WSC
+    reads the spans alone.
+
+    Attributes:
+      dataset: Name of the task in `tasks/superglue/table.py`.
+      labels: Names of the classes; written by the run.
+      texts: Names of the texts; written by the run.
+    """
+
+    dataset: Annotated[str, OneOf(names_of("span_pair"))]
+    labels: tuple[AnyText, ...] = ()
+    texts: tuple[AnyText, ...] = ()
+
+    fields_from_data = ("labels", "texts")
+    problem_type = SINGLE_LABEL
+
+    @property
+    def num_outputs(self) -> int:
+        return len(superglue_task(self.dataset).labels)
+
+    @nn.compact
+    def scores(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
+        """Returns the logits of the classes, and the weight of each example."""
+        pooled = layers_heads.pooled_output(
+            encoder,
+            encoded,
+            batch,
+            pooler_act=self.pooler_act,
+            mix_layer_norm=self.mix_layer_norm,
+        )
+        stddev, sequence = output_stddev(encoder), encoded.sequence
+        attention_BL = TaskClassifier(1, stddev, name="span_attention")(sequence)[..., 0]
+        spans = [
+            attend_to_span(sequence, attention_BL, (batch["span_ids"] & bit) > 0) for bit in (1, 2)
+        ]
+        features = jnp.concatenate([pooled.astype(jnp.float32), *spans], axis=-1)
+        features = Dropout(self.classifier_dropout)(features, train=train)
+        logits_BC = TaskClassifier(self.num_outputs, stddev, name="classifier")(features)
+        return logits_BC, self.example_weights(batch, len(logits_BC))
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B C"]:
+        """Returns the logits of the classes, in float32."""
+        return self.scores(encoder, encoded, batch, train=False)[0].astype(jnp.float32)
+
+
+def attend_to_span(
+    sequence: Float[Array, "B L D"], scores: Float[Array, "B L"], span: Bool[Array, "B L"]
+) -> Float[Array, "B D"]:
+    """Returns the mean of the tokens of a span, weighted by the softmax of their scores."""
+    # A finite minimum, so that a row without a span has no NaN.
+    weights = jax.nn.softmax(jnp.where(span, scores, jnp.finfo(scores.dtype).min), axis=-1)
+    return jnp.einsum("bl,bld->bd", weights, sequence.astype(jnp.float32))

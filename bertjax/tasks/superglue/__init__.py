@@ -1,0 +1,1 @@
+"""The SuperGLUE benchmark: files, metrics and submissions of all tasks; tasks of text pairs."""
