@@ -37,10 +37,11 @@ examples:
 random:RUN for its architecture and tokenizer with untrained weights; or RUN/seed_N, a seed of a
 fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true). --data is the folder of
 the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or tfds:DIR with
-glue/TASK prepared as ArrayRecord; for SuperGLUE the one with BoolQ/, CB/, COPA/ ...; for SQuAD the
-one of train-v1.1.json or train-v2.0.json; for CoNLL-2003 that of train.txt; for RACE that of train/
-and dev/; for SWAG that of train.csv. `bertjax configs` lists the configs: task, glue, superglue,
-squad, ner, race, swag, kbert, tinybert_glue.
+glue/TASK prepared as ArrayRecord; for SuperGLUE the one with BoolQ/, CB/, COPA/ ...; for XNLI that
+of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
+CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
+`bertjax configs` lists the configs: task, glue, superglue, multilingual, squad, ner, race, swag,
+kbert, tinybert_glue.
 
 With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
 with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of

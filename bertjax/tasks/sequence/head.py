@@ -1,7 +1,7 @@
 """Classification or regression head for one or two texts: linear on the pooled output.
 
-`SequenceHead` is the computation, which the heads of `tasks/glue` and of this task share; they
-differ in what determines the classes.
+`SequenceHead` is the computation, which the heads of `tasks/glue`, of this task and, as
+`ClassifierHead`, of other benchmarks share; they differ in what determines the classes.
 """
 
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from bertjax.layers.dense import ActivationName
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
 from bertjax.layers.width_scaling import output_stddev
-from bertjax.metrics.sequences import METRICS, MULTI_LABEL, PROBLEM_TYPES, REGRESSION
+from bertjax.metrics.sequences import METRICS, MULTI_LABEL, PROBLEM_TYPES, REGRESSION, SINGLE_LABEL
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
@@ -114,6 +114,30 @@ class SequenceHead(pretrainer.Task, kw_only=True):
     def example_weights(self, batch: Batch, size: int) -> Float[Array, " B"]:
         """Returns the weight of each example, 0 for those of padding."""
         return batch.get("example_weight", jnp.ones(size))
+
+
+class ClassifierHead(SequenceHead, kw_only=True):
+    """Head of a benchmark whose run writes the names of its classes; it predicts logits.
+
+    Attributes:
+      labels: Names of the classes; written by the run.
+      texts: Names of the one or two texts in predictions; written by the run.
+    """
+
+    labels: tuple[AnyText, ...] = ()
+    texts: tuple[AnyText, ...] = ()
+
+    fields_from_data = ("labels", "texts")
+    exchanged_as = "glue"
+    problem_type = SINGLE_LABEL
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.labels)
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B C"]:
+        """Returns the logits of the classes, in float32."""
+        return self.scores(encoder, encoded, batch, train=False)[0].astype(jnp.float32)
 
 
 class ClassWeight:

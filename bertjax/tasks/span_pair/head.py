@@ -7,19 +7,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.constraints import AnyText, OneOf
+from bertjax.constraints import OneOf
 from bertjax.interfaces import Batch
 from bertjax.layers import heads as layers_heads
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
 from bertjax.layers.width_scaling import output_stddev
-from bertjax.metrics.sequences import SINGLE_LABEL
 from bertjax.pretrainer import Encoded, Encoder
-from bertjax.tasks.sequence.head import SequenceHead
-from bertjax.tasks.superglue.table import names_of, superglue_task
+from bertjax.tasks.sequence.head import ClassifierHead
+from bertjax.tasks.superglue.table import names_of
 
 
-class Task(SequenceHead, kw_only=True):
+class Task(ClassifierHead, kw_only=True):
     """Classification of two spans (Wang et al. 2019, SuperGLUE, section 4.1: WiC and WSC).
 
     A span is the weighted mean of its tokens in the last layer, with attention weights from one
@@ -29,20 +28,10 @@ class Task(SequenceHead, kw_only=True):
 
     Attributes:
       dataset: Name of the task in `tasks/superglue/table.py`.
-      labels: Names of the classes; written by the run.
-      texts: Names of the texts; written by the run.
     """
 
     dataset: Annotated[str, OneOf(names_of("span_pair"))]
-    labels: tuple[AnyText, ...] = ()
-    texts: tuple[AnyText, ...] = ()
-
-    fields_from_data = ("labels", "texts")
-    problem_type = SINGLE_LABEL
-
-    @property
-    def num_outputs(self) -> int:
-        return len(superglue_task(self.dataset).labels)
+    exchanged_as = ""
 
     @nn.compact
     def scores(
@@ -65,10 +54,6 @@ class Task(SequenceHead, kw_only=True):
         features = Dropout(self.classifier_dropout)(features, train=train)
         logits_BC = TaskClassifier(self.num_outputs, stddev, name="classifier")(features)
         return logits_BC, self.example_weights(batch, len(logits_BC))
-
-    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B C"]:
-        """Returns the logits of the classes, in float32."""
-        return self.scores(encoder, encoded, batch, train=False)[0].astype(jnp.float32)
 
 
 def attend_to_span(

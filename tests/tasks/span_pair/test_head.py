@@ -15,7 +15,7 @@ LABELS = np.array([1, 0])
 
 @pytest.fixture(scope="module")
 def module(lookup):
-    task = span_pair_head.Task(dataset="wic")
+    task = span_pair_head.Task(dataset="wic", labels=("false", "true"))
     return Pretrainer(lookup(), {"span_pair": lambda: task})
 
 

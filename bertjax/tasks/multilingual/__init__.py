@@ -1,0 +1,1 @@
+"""Cross-lingual classification, scored by language: XNLI and MLDoc."""
