@@ -56,6 +56,12 @@ def test_logits_and_loss_by_hand(module, params, token_batch, logits):
     batch = token_batch(2, span_ids=SPANS, labels=LABELS, example_weight=np.float32([1, 0]))
     found = module.apply(params, batch, method="predict")
     np.testing.assert_allclose(found, logits, rtol=1e-5)
+    wider = {
+        name: jnp.pad(rows, ((0, 0), (0, 3)), constant_values=0)
+        for name, rows in batch.items()
+        if rows.ndim == 2
+    }
+    np.testing.assert_allclose(module.apply(params, wider, method="predict"), found, rtol=1e-6)
     losses, metrics = module.apply(params, batch, train=False)
     total, weight = losses["span_pair"]
     assert float(weight) == 1
