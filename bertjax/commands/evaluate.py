@@ -81,10 +81,12 @@ GLUE tasks     cola sst2 mrpc stsb qqp mnli qnli rte wnli, book_review,
                Predictions: two columns, index and prediction, the format of
                GLUE's server, as in WORKDIR/predictions/dev/ of bertjax
                finetune.
-superglue_TASK boolq cb copa multirc record rte wic wsc. References: a released
-               file with labels. Predictions: JSON lines of {"idx": 0, "label":
-               ...}, the format of SuperGLUE's server, as in
-               WORKDIR/predictions/dev/ of bertjax finetune.
+SuperGLUE      superglue_boolq superglue_cb superglue_copa superglue_multirc
+               superglue_record superglue_rte superglue_wic superglue_wsc.
+               References: a released file with labels. Predictions:
+               JSON lines of {"idx": 0, "label": ...}, the format of
+               SuperGLUE's server, as in WORKDIR/predictions/dev/ of bertjax
+               finetune.
 squad          References: a file in SQuAD's layout. Predictions:
                {"QUESTION_ID": "answer"}, "" for no answer. Metrics of the
                official evaluate-v1.1 or evaluate-v2.0, by the version of the
