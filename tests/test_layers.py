@@ -26,7 +26,7 @@ LAYERS = (
     ("pretrained",),
     ("runs",),
     ("sweeps",),
-    ("huggingface", "profiling"),
+    ("huggingface", "profiling", "reports"),
     ("inference",),
     ("commands",),
     ("cli",),

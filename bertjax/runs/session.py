@@ -29,6 +29,7 @@ from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.hooks import Hook, SaveCheckpoints, StopWhenNotFinite, Watchdog
 from bertjax.train.loop import Feed, train
 from bertjax.train.report import Goodput, Report
+from bertjax.train.starts import StartsFile
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 from bertjax.train.writers import Display, MetricsFile, TensorBoard
@@ -114,7 +115,7 @@ def fit(
     Args:
       config: Config of the run.
       trainer: Its compiled steps.
-      folder: For `metrics.jsonl`, and with `config.tensorboard` for `tensorboard/`.
+      folder: For `metrics.jsonl`, `starts.jsonl` and, with `config.tensorboard`, `tensorboard/`.
       checkpoints: Closed at the end.
       checkpoint_every: Optimizer steps; 0 for the end alone.
       init_state: Makes the state of a run without checkpoints.
@@ -146,6 +147,7 @@ def fit(
                 report,
                 evaluation,
                 goodput,
+                StartsFile(folder),
                 MetricsFile(folder),
                 *([TensorBoard(folder)] if build.run_field(config, "tensorboard") else []),
                 Display(),

@@ -1,9 +1,9 @@
 """The working directory of a run: its lock, its config, its summary.
 
 A workdir belongs to the config in its `config.json`; the run writes `checkpoints/`,
-`metrics.jsonl`, `summary.json` and, on request, `tensorboard/`. A new workdir may contain logs,
-scripts and notes, which schedulers and users put there before a run starts, but no inputs, no
-corpus and no tokenizer.
+`metrics.jsonl`, `starts.jsonl`, `summary.json` and, on request, `tensorboard/`. A new workdir may
+contain logs, scripts and notes, which schedulers and users put there before a run starts, but no
+inputs, no corpus and no tokenizer.
 """
 
 import errno
@@ -262,8 +262,8 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 _RUN_FILES = (
-    *("config.json", "metrics.jsonl", "summary.json", "results.json", "result.json"),
-    *("failure.json", "table.md", "submission.zip"),
+    *("config.json", "metrics.jsonl", "starts.jsonl", "summary.json", "results.json"),
+    *("result.json", "failure.json", "table.md", "submission.zip"),
 )
 """Files that runs and sweeps write into their workdir."""
 

@@ -173,5 +173,20 @@ def content(scores: Sequence[Score]) -> dict[str, Any]:
     }
 
 
+def read(content: Mapping[str, Any]) -> list[Score]:
+    """The scores of a table that `content` has converted to plain values."""
+    return [
+        Score(
+            name=name,
+            workdir=pathlib.Path(row["workdir"]),
+            medians=row["medians"],
+            lowest=row[_METRIC]["min"],
+            highest=row[_METRIC]["max"],
+            seeds=row["seeds"],
+        )
+        for name, row in content.items()
+    ]
+
+
 def _fraction(percent: float | None) -> float | None:
     return None if percent is None else round(percent / 100, 4)
