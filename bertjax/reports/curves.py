@@ -16,7 +16,7 @@ from bertjax.train.report import GOODPUT
 
 TRAINING = "training"
 
-MAX_POINTS = 600
+MAX_POINTS = 900
 """Maximum number of points of a curve: more than the pixels that a plot has for them."""
 
 _AXES = {"step", "tokens", "seconds"}
@@ -86,23 +86,19 @@ def split_of(run: ReportedRun, name: str) -> tuple[str, str]:
 def thin(
     points: Sequence[tuple[int, float | None]], limit: int
 ) -> Sequence[tuple[int, float | None]]:
-    """At most `limit` points of a curve: the extremes of equal parts, the first and the last.
+    """At most `limit` points of a curve: the first, the last, extremes and a gap of equal parts.
 
     Args:
       points: (row, value) in order; None is a value that is not finite.
-      limit: Maximum number of points, at least 4.
+      limit: Maximum number of points, at least 5.
     """
     if len(points) <= limit:
         return points
     kept = {0, len(points) - 1}
-    for part in np.array_split(np.arange(len(points)), (limit - 2) // 2):
-        finite = [int(n) for n in part if points[n][1] is not None]
-        # A part without finite values remains as a gap.
-        kept |= (
-            {min(finite, key=lambda n: points[n][1]), max(finite, key=lambda n: points[n][1])}
-            if finite
-            else {int(part[0])}
-        )
+    for part in np.array_split(np.arange(len(points)), (limit - 2) // 3):
+        finite = sorted((points[n][1], int(n)) for n in part if points[n][1] is not None)
+        gaps = [int(n) for n in part if points[n][1] is None]
+        kept.update({finite[0][1], finite[-1][1]} if finite else (), gaps[:1])
     return [points[n] for n in sorted(kept)]
 
 

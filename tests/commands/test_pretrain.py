@@ -15,6 +15,7 @@ from bertjax import build
 from bertjax.commands import pretrain
 from bertjax.config import load_config, split_overrides
 from bertjax.runs.workdir import claim
+from bertjax.train.starts import read_starts
 
 STEPS = 60
 TINY = {
@@ -110,6 +111,12 @@ def test_training_from_a_corpus_imports_no_library_of_other_commands(uninterrupt
     assert "bertjax" in names
     assert not others & set(names)
     assert not (workdir / "tensorboard").exists()
+
+
+def test_the_start_is_recorded(uninterrupted):
+    (start,) = read_starts(uninterrupted)
+    assert start["command"].startswith("bertjax pretrain --config ")
+    assert (start["first_step"], start["num_devices"]) == (0, 1)
 
 
 def test_the_summary_has_the_unigram_baseline(uninterrupted):

@@ -84,6 +84,9 @@ def test_all_folders_can_be_in_a_bucket(
     assert server.content("bucket", "suite/cola/seed_0/metrics.jsonl") == before
     assert "cola" in server.content("bucket", "suite/table.md").decode()
 
+    typed("report", f"{url}/run", f"{url}/suite", "--output", f"{url}/report.html")
+    assert "GLUE: " in server.content("bucket", "report.html").decode()
+
     typed("export", "--model", f"{url}/suite/cola/seed_0", "--output", f"{url}/exported")
     assert "exported/model.safetensors" in server.names("bucket")
     words = ["predict", "--model", f"{url}/suite/cola/seed_0", "--input", f"{url}/texts.txt"]
