@@ -5,5 +5,5 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["bertjax*"]), "bertjax.configs"],
     package_dir={"bertjax.configs": "configs"},
-    package_data={"bertjax": ["launchers/*", "reports/*.css", "reports/*.html", "reports/*.js"]},
+    package_data={"bertjax": ["launchers/*", "reports/assets/*"]},
 )

@@ -17,7 +17,9 @@ from bertjax.reports import tables
 from bertjax.reports.collect import Collection, ReportedRun, collect
 from bertjax.reports.curves import curves, split_of
 
-_ASSETS = "bertjax.reports"
+_ASSETS = importlib.resources.files("bertjax.reports") / "assets"
+_SCRIPTS = ("elements.js", "plot.js", "tables.js", "page.js")
+"""Parts of one script, in order."""
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -135,7 +137,7 @@ def render(data: Mapping[str, Any]) -> str:
     values = {
         "title": html.escape(f"bertjax report, {data['summary']}"),
         "style": _asset("page.css"),
-        "script": _asset("page.js"),
+        "script": "\n".join(map(_asset, _SCRIPTS)),
         "data": embed(data),
     }
     return _PLACEHOLDER.sub(lambda match: values[match[1]], _asset("page.html"))
@@ -148,4 +150,4 @@ def embed(data: Mapping[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return importlib.resources.files(_ASSETS).joinpath(name).read_text(encoding="utf-8")
+    return (_ASSETS / name).read_text(encoding="utf-8")
