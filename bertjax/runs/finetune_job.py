@@ -39,7 +39,7 @@ from bertjax.validation import config as validation_config
 
 MUTABLE_FIELDS = (
     *("log_every", "keep_checkpoints", "watchdog_minutes", "mesh", "mesh.*"),
-    *("tensorboard", "objectives.*.teacher"),
+    *("tensorboard", "trackers", "objectives.*.teacher"),
     *("data.microbatches", "data.eval_batch_size", "model.remat", "model.unroll"),
 )
 """Fields that may change when a run is resumed: none of them changes the result."""

@@ -19,11 +19,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax import build
+from bertjax.config import flatten
 from bertjax.layers.attention_kernels import log_kernel_choice
 from bertjax.layers.dense import PRECISIONS
 from bertjax.runs import bucket_sync, workdir
 from bertjax.runtime.chips import peak_flops_per_second
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train import tracking
 from bertjax.train.budget import Budget
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.hooks import Hook, SaveCheckpoints, StopWhenNotFinite, Watchdog
@@ -150,6 +152,7 @@ def fit(
                 StartsFile(folder),
                 MetricsFile(folder),
                 *([TensorBoard(folder)] if build.run_field(config, "tensorboard") else []),
+                *tracking.make(build.run_field(config, "trackers"), folder, flatten(config)),
                 Display(),
                 Watchdog(config.watchdog_minutes),
                 StopWhenNotFinite(config.max_skipped_in_a_row),

@@ -27,7 +27,7 @@ from bertjax.tokenizers.folder import METADATA
 
 MUTABLE_FIELDS = (
     *("log_every", "eval_every", "checkpoint_every", "keep_*", "best_*", "mesh", "mesh.*"),
-    *("watchdog_minutes", "tensorboard", "objectives.*.teacher"),
+    *("watchdog_minutes", "tensorboard", "trackers", "objectives.*.teacher"),
     *("data.microbatches", "model.remat", "model.unroll", "init.model"),
 )
 """Fields that may change when a run is resumed: none of them changes the result.

@@ -36,7 +36,7 @@ from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.dense import PRECISIONS
 from bertjax.tokenizers import tokenizer
 from bertjax.tokenizers.definitions import UNICODE_FORMS
-from bertjax.train import averaging, epochs, optimizer, schedule
+from bertjax.train import averaging, epochs, optimizer, schedule, tracking
 from bertjax.train.checkpoint import folder
 from bertjax.train.sharding import MeshRules, MeshSize
 
@@ -53,6 +53,7 @@ class Run:
       max_skipped_in_a_row: Consecutive skipped updates after which the run stops.
       watchdog_minutes: Time without a step after which all threads' stacks are printed; 0: never.
       tensorboard: Whether the metrics are also written as event files, in `tensorboard/`.
+      trackers: Experiment trackers that also receive the metrics: wandb, mlflow.
     """
 
     seed: Seed
@@ -60,6 +61,7 @@ class Run:
     max_skipped_in_a_row: PositiveInt
     watchdog_minutes: NonNegativeFloat
     tensorboard: bool = False
+    trackers: tuple[Annotated[str, tracking.TrackerName()], ...] = ()
 
 
 class PretrainingRun(Run):

@@ -1,0 +1,1 @@
+"""Experiment trackers: one file for each, selected by `config.trackers`."""
