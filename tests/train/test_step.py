@@ -265,7 +265,6 @@ def test_dropout_was_enabled(two_steps, whole):
     ("name", "query", "words"),
     [
         ("one", (N, D, H, D // H), (V, D)),
-        pytest.param("data", (N, D, H, D // H), (V, D), marks=pytest.mark.slow),
         pytest.param("data, fsdp", (N, D // 2, H, D // H), (V, D // 2), marks=pytest.mark.slow),
         pytest.param(SEQUENCE, (N, D, H // 2, D // H), (V // 2, D), marks=pytest.mark.slow),
         ("data, fsdp, tensor", (N, D // 2, H // 2, D // H), (V // 2, D // 2)),
