@@ -11,9 +11,9 @@ from bertjax.errors import UserError
 from bertjax.io import storage
 from bertjax.io.files import read_json
 from bertjax.runs import bucket_sync
-from bertjax.sweeps import features, glue_table, progress, sweep, table
+from bertjax.sweeps import features, glue_table, progress, superglue, sweep, table
 from bertjax.sweeps.progress import Progress
-from bertjax.sweeps.run import Run
+from bertjax.sweeps.run import Run, scores_of_suite
 from bertjax.train.checkpoint import origin
 from bertjax.train.metric_records import read_metrics
 from bertjax.train.starts import read_starts
@@ -26,7 +26,8 @@ _EXPECTED = "expected the --workdir of a bertjax pretrain, finetune, sweep or su
 _SEED = "seed_"
 _SUITES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], table.Rows]]] = MappingProxyType(
     {
-        "glue": ("GLUE", lambda content: glue_table.rows(glue_table.read(content))),
+        "glue": ("GLUE", lambda content: glue_table.rows(scores_of_suite(content))),
+        "superglue": ("SuperGLUE", lambda content: superglue.rows(scores_of_suite(content))),
         "features": (
             "Feature-based NER",
             lambda content: features.rows(features.read(content)),

@@ -2,7 +2,7 @@
 
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bertjax.sweeps import submission
@@ -84,23 +84,6 @@ def content(scores: Sequence[Score]) -> dict[str, Any]:
             for name, row in PUBLISHED_ROWS.items()
         },
     }
-
-
-def read(content: Mapping[str, Any]) -> list[Score]:
-    """The scores of a table that `content` has converted to plain values."""
-    return [
-        Score(
-            name=name,
-            workdir=pathlib.Path(task["workdir"]),
-            medians=task["medians"],
-            lowest=task["dev/score"]["min"],
-            highest=task["dev/score"]["max"],
-            seeds=task["seeds"],
-            settings=task["chosen"],
-            points=task["points"],
-        )
-        for name, task in content["tasks"].items()
-    ]
 
 
 def write_submission(path: pathlib.Path, scores: Sequence[Score]) -> list[str]:

@@ -124,6 +124,23 @@ def read_score(name: str, folder: pathlib.Path, metric: str = SCORE) -> Score | 
     return Score(name, folder, medians, main["min"], main["max"], results["seeds"])
 
 
+def scores_of_suite(content: Mapping[str, Any]) -> list[Score]:
+    """The scores in the `results.json` of a suite of tasks, GLUE or SuperGLUE."""
+    return [
+        Score(
+            name=name,
+            workdir=pathlib.Path(task["workdir"]),
+            medians=task["medians"],
+            lowest=task["dev/score"]["min"],
+            highest=task["dev/score"]["max"],
+            seeds=task["seeds"],
+            settings=task.get("chosen", {}),
+            points=task.get("points", 1),
+        )
+        for name, task in content["tasks"].items()
+    ]
+
+
 def read_best(name: str, runs: Iterable[Run], workdir: pathlib.Path) -> Score | None:
     """The scores of the finished run with the best median dev score; None if none is finished."""
     scores = [
