@@ -206,11 +206,14 @@ class Task(Objective):
       label_shape: Shape of `labels` of one example.
       exchanged_as: Another task, whose maps to the classes of transformers its head uses; "" for
         separate maps.
+      embeds: Whether it trains embeddings of texts, pooled as its field `pooling` specifies; such a
+        head has no parameters.
     """
 
     fields_from_data: ClassVar[tuple[str, ...]] = ()
     label_shape: ClassVar[tuple[int, ...]] = ()
     exchanged_as: ClassVar[str] = ""
+    embeds: ClassVar[bool] = False
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
         """Predictions of every sequence, gathered on the host."""

@@ -1,5 +1,6 @@
 """Embed texts with a trained encoder: a vector for each text, or for each token and layer."""
 
+import argparse
 import collections
 import itertools
 import os
@@ -15,6 +16,8 @@ EPILOG = """\
 examples:
   bertjax embed --model runs/bert --input sentences.txt --pooling mean \\
       --output sentences.parquet
+  bertjax embed --model all-MiniLM-L6-v2/ --input sentences.txt --truncate \\
+      --output sentences.npy
   bertjax embed --model runs/bert --input sentences.txt \\
       --layers -4,-3,-2,-1 --output tokens.npz
   bertjax embed --model runs/elmo --input sentences.txt --layers all \\
@@ -24,12 +27,15 @@ Layer 0 is the output of the embeddings, -1 the last layer. With --pooling
 none there is one row per token, without special tokens, with the range of
 characters that the token covers. --pooling mean averages a sequence, [CLS] and
 [SEP] included, as sentence-transformers does; --pooling cls is the vector of
-[CLS].
+[CLS]; --normalize scales vectors to unit length. A folder of
+sentence-transformers and a run of `bertjax finetune --config pairs` specify
+pooling, normalisation and maximum length; options change them.
 
-An .npz has features [rows, layers, width] and layers; for tokens also ids,
-spans [rows, 2] and begins: text i has the rows begins[i] to begins[i + 1]. A
-.parquet has the columns text and layer_N; for tokens also token, piece, begin,
-end. The input is streamed: memory use is constant.
+An .npz or .safetensors has features [rows, layers, width] and layers; for
+tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
+begins[i + 1]. An .npy is one array [texts, width], of one layer. A .parquet has
+the columns text (the number of the line, from 0) and layer_N; for tokens also
+token, piece, begin, end. The input is streamed: memory use is constant.
 
 The default precision of most runs, auto, computes matmuls in bfloat16 where
 the hardware supports it; --precision float32 is slower and matches
@@ -41,7 +47,9 @@ def main(argv: list[str]) -> None:
     """Computes features of every text, writes them to a file and prints its size."""
     arguments = parser().parse_args(_join_layers(argv))
 
+    from bertjax import pretrained
     from bertjax.errors import UserError
+    from bertjax.huggingface import sentence_transformers
     from bertjax.inference import feature_files, loader
     from bertjax.inference import features as inference_features
     from bertjax.io import copies, storage
@@ -52,15 +60,25 @@ def main(argv: list[str]) -> None:
     feature_files.check_output(out)
     reading = _InputProgress(source)
     lines = reading.count(text for _, text in read_text_lines(source, tables=()))
-    encoding = inference_features.load(
-        loader.find_run(arguments.model),
-        layers=arguments.layers,
+    run = pretrained.load(loader.find_run(arguments.model))
+    settings = sentence_transformers.choose(
+        run.config,
         pooling=arguments.pooling,
-        max_seq_length=arguments.max_length,
+        normalize=arguments.normalize,
+        max_length=arguments.max_length,
+        default="none",
+    )
+    tokens, count, truncated, shape = settings.pooling == "none", 0, 0, ()
+    encoding = inference_features.load(
+        run,
+        layers=arguments.layers,
+        pooling=settings.pooling,
+        normalize=settings.normalize,
+        max_seq_length=settings.max_length,
         truncate=arguments.truncate,
         precision=arguments.precision,
     )
-    tokens, count, truncated, shape = arguments.pooling == "none", 0, 0, ()
+    feature_files.check_contents(out, encoding.layers, tokens=tokens)
     with (
         copies.upload_file(out) as path,
         feature_files.open_writer(path, encoding.layers, encoding.tokenizer) as file,
@@ -132,13 +150,25 @@ def parser() -> _flags.Parser:
     add = parser.add_argument
     _flags.add_model(parser)
     add("--input", required=True, metavar="FILE", help="file with one text per line")
-    add("--output", required=True, metavar="FILE", help=".npz or .parquet file to create")
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help=".npy, .npz, .safetensors or .parquet file to create",
+    )
     add("--layers", default="-1", help="layer numbers separated by commas, or all")
     add(
         "--pooling",
-        default="none",
+        default="",
         choices=["none", "mean", "cls"],
-        help="none: one row per token; mean or cls: one row per text",
+        help="none: one row per token; mean or cls: one row per text (default: that of the model, "
+        "or none)",
+    )
+    add(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="scale every vector to unit length (default: as the model specifies, or no)",
     )
     _flags.add_batch_size(parser, 64, "texts")
     _flags.add_max_length(parser)

@@ -1,10 +1,12 @@
 """Export a run to a Hugging Face model folder, with a model card."""
 
+import argparse
 import os
 import sys
 
 from bertjax import catalog
 from bertjax.commands import _flags
+from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Exchange"
 
@@ -17,6 +19,7 @@ examples:
   bertjax export --model runs/mrpc --output mrpc-hf/
   bertjax export --model runs/squad2 --output squad2-hf/
   bertjax export --model runs/electra --output generator-hf/ --generator
+  bertjax export --model runs/pairs --output encoder-st/ --format sentence-transformers
 
   python -c "import transformers; transformers.AutoModel.from_pretrained('bert-hf/')"
 
@@ -31,12 +34,36 @@ Architectures (model_type of config.json):
 SpanBERT and TinyBERT are exported as BERT. All but GPT and GPT-2 are also exported with heads
 fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are left out,
 with a message. Of an ELECTRA the discriminator is exported, which is the model to fine-tune.
+
+--format sentence-transformers writes the encoder alone, with modules.json and the settings of
+pooling, normalisation and length, so that SentenceTransformer(HF_DIR) computes the vectors of
+`bertjax embed`. They are those of the run (`bertjax finetune --config pairs`, or an imported folder
+of sentence-transformers); for other runs mean over the tokens, not normalised.
 """
+
+_UNUSED_OPTIONS = (
+    UnusedOptions(
+        ("pooling", "normalize", "max_length"),
+        "format",
+        lambda name: name == "transformers",
+        "sentence-transformers, since transformers does not store how texts are embedded",
+        "set --format sentence-transformers, or leave it out",
+    ),
+    UnusedOptions(
+        ("generator",),
+        "format",
+        lambda name: name == "sentence-transformers",
+        "transformers",
+        "leave one of the two out",
+    ),
+)
 
 
 def main(argv: list[str]) -> None:
     """Exports a run, and prints the class of the model and the parts that are left out."""
-    arguments = parser().parse_args(argv)
+    own = parser()
+    arguments = own.parse_args(argv)
+    check_flags(_UNUSED_OPTIONS, vars(arguments), own.get_default)
     os.environ["JAX_PLATFORMS"] = "cpu"
 
     from bertjax.huggingface import exporting
@@ -44,7 +71,17 @@ def main(argv: list[str]) -> None:
 
     target = storage.to_path(arguments.output)
     source = exporting.find(arguments.model)
-    made = exporting.write(source, target, arguments.scores, generator=arguments.generator)
+    embedding = None
+    if arguments.format == "sentence-transformers":
+        embedding = exporting.with_pooling(
+            source,
+            arguments.pooling,
+            normalize=arguments.normalize,
+            max_length=arguments.max_length,
+        )
+    made = exporting.write(
+        source, target, arguments.scores, generator=arguments.generator, embedding=embedding
+    )
     for reason in dict.fromkeys(made.left_out.values()):
         parts = ", ".join(part for part, why in made.left_out.items() if why == reason)
         print(f"left out ({reason}): {parts}", file=sys.stderr)
@@ -61,6 +98,27 @@ def parser() -> _flags.Parser:
     )
     _flags.add_model(parser, "RUN (newest checkpoint), RUN@STEP or RUN@best")
     parser.add_argument("--output", metavar="HF_DIR", required=True, help="a new folder")
+    parser.add_argument(
+        "--format",
+        default="transformers",
+        choices=["transformers", "sentence-transformers"],
+        help="the library that opens the folder",
+    )
+    parser.add_argument(
+        "--pooling",
+        default="",
+        choices=["mean", "cls"],
+        help="mean over a sequence, special tokens included; or the vector of [CLS]; for "
+        "sentence-transformers (default: that of the run, or mean)",
+    )
+    parser.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="scale vectors to unit length; for sentence-transformers (default: as in the run, or "
+        "no)",
+    )
+    _flags.add_max_length(parser)
     parser.add_argument(
         "--generator",
         action="store_true",

@@ -1,7 +1,8 @@
 """Export a pretrained or fine-tuned run to a folder that transformers opens.
 
-find    RUN, RUN@STEP, RUN@best -> Source: a checkpoint and its metadata
-write   Source -> folder: weights, config, tokenizer and a model card
+find          RUN, RUN@STEP, RUN@best -> Source: a checkpoint and its metadata
+write         Source -> folder: weights, config, tokenizer and a model card
+with_pooling  Source, pooling -> how its embeddings are computed, to write them too
 
 Multipliers of a muP model (`layers/width_scaling.py`) become part of the weights: models of
 transformers have none.
@@ -20,10 +21,11 @@ from bertjax import build
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import heads as huggingface_heads
-from bertjax.huggingface import model, parts
+from bertjax.huggingface import model, parts, sentence_transformers
 from bertjax.huggingface import tokenizer as huggingface_tokenizer
 from bertjax.huggingface.importing import new_folder
 from bertjax.huggingface.model_card import Card
+from bertjax.huggingface.sentence_transformers import EmbeddingSettings
 from bertjax.io import storage
 from bertjax.io.files import read_json, write_text
 from bertjax.layers import width_scaling
@@ -38,6 +40,9 @@ Params = Mapping[str, np.ndarray]
 _QUERY = "/attention/query/"
 _BEFORE_OUTPUT = "mlm/transform/norm/"
 """The LayerNorm of the only head with tied embeddings that exported models with muP have."""
+
+_LIBRARY, _PIPELINE_TAG = "sentence-transformers", "sentence-similarity"
+"""That library, and the task of its models, as the Hugging Face hub names them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +121,29 @@ def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Sourc
     return Source(checkpoint_origin.PretrainedSource(workdir, checkpoint, config), results, seed)
 
 
+def with_pooling(
+    source: Source, pooling: str = "", *, normalize: bool | None = None, max_length: int = 0
+) -> EmbeddingSettings:
+    """Returns how a run embeds texts, or is to embed them; see `sentence_transformers.choose`.
+
+    Raises:
+      UserError: sentence-transformers has no such pooling for the model.
+    """
+    run = architectures.with_model_defaults(source.origin.config)
+    settings = sentence_transformers.choose(
+        run, pooling=pooling, normalize=normalize, max_length=max_length
+    )
+    sentence_transformers.check(run, settings)
+    return settings
+
+
 def write(
-    source: Source, target: pathlib.Path, scores: Sequence[str] = (), *, generator: bool = False
+    source: Source,
+    target: pathlib.Path,
+    scores: Sequence[str] = (),
+    *,
+    generator: bool = False,
+    embedding: EmbeddingSettings | None = None,
 ) -> Export:
     """Writes the folder, atomically.
 
@@ -126,6 +152,8 @@ def write(
       target: A new folder.
       scores: Folders of fine-tuning runs of this checkpoint, for the scores of the card.
       generator: Whether to export the generator of an ELECTRA instead of the discriminator.
+      embedding: How texts are embedded: the folder is one of sentence-transformers, with the
+        encoder alone.
 
     Raises:
       UserError: transformers has no such model, or the scores are those of another one.
@@ -141,6 +169,8 @@ def write(
     )
     model_type = architectures.model_type_of(run)
     architecture = architectures.load(model_type)
+    if embedding or ("task" in run and architectures.head_class(run["task"]["name"]).embeds):
+        run = {**{key: run[key] for key in run if key != "task"}, "objectives": {}}
     own_task = run["task"]["name"] if "task" in run else ""
     if own_task:
         run = architectures.with_exchanged_task(run)
@@ -150,27 +180,19 @@ def write(
     params = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
     if own_task:
         params = architectures.renamed(params, own_task, run["task"]["name"])
+    if embedding:
+        params = {name: array for name, array in params.items() if name.startswith("encoder/")}
     provenance = _provenance(source, tokenizer.fingerprint)
     if generator:
         run, params = _generator(architecture, run, params, source)
         provenance["tower"] = "generator"
     run, params = _fold_multipliers(run, params)
     released, left_out = parts.to_hf(model_type, run, params, tokenizer, str(checkpoint))
-    (class_name,) = released.config["architectures"]
     rows = _score_rows([source.results] if source.results else [])
     rows += _score_rows([_results_of(name, source) for name in scores])
-    card = Card(
-        name=target.name,
-        model_type=model_type,
-        class_name=class_name,
-        pipeline_tag=architectures.pipeline_tag(_heads_of(architecture, class_name)),
-        parameters=trees.num_parameters(dict(released.arrays)),
-        provenance=provenance,
-        scores=[("fine-tuned on", "metric", "median", "lowest", "highest", "seeds"), *rows]
-        if rows
-        else (),
-        config=source.origin.config,
-    )
+    card = _card(target.name, released, provenance, rows, source.origin.config)
+    if embedding:
+        card = dataclasses.replace(card, pipeline_tag=_PIPELINE_TAG, library=_LIBRARY)
     with new_folder(target) as folder:
         model.write(folder, released)
         huggingface_tokenizer.write(
@@ -181,8 +203,32 @@ def write(
             cls_last=build.cls_last(run["model"]),
             generates=architectures.generates(run),
         )
+        if embedding:
+            sentence_transformers.write(folder, embedding, run["model"]["hidden_size"])
         write_text(folder / "README.md", card.text())
     return Export(card.class_name, card.parameters, left_out)
+
+
+def _card(
+    name: str,
+    released: model.HFModel,
+    provenance: Mapping[str, str],
+    rows: Sequence[tuple[str, ...]],
+    config: Mapping[str, Any],
+) -> Card:
+    """The model card of an export; see `Card` for the arguments."""
+    (class_name,) = released.config["architectures"]
+    header = ("fine-tuned on", "metric", "median", "lowest", "highest", "seeds")
+    return Card(
+        name=name,
+        model_type=released.model_type,
+        class_name=class_name,
+        pipeline_tag=architectures.pipeline_tag(_heads_of(released.architecture, class_name)),
+        parameters=trees.num_parameters(dict(released.arrays)),
+        provenance=provenance,
+        scores=[header, *rows] if rows else (),
+        config=config,
+    )
 
 
 def _heads_of(architecture: ModuleType, class_name: str) -> tuple[str, ...]:

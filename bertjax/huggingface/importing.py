@@ -26,7 +26,7 @@ from bertjax import build
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
-from bertjax.huggingface import classes, elmo, import_warnings, name_map
+from bertjax.huggingface import classes, elmo, import_warnings, name_map, sentence_transformers
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface import model as huggingface_model
 from bertjax.huggingface.model import HFModel
@@ -103,6 +103,8 @@ def read(
         config.imported.parameters = trees.fingerprint(trees.nest(params))
         if spare:
             config.imported.spare_rows = spare
+        if settings := sentence_transformers.read_folder(source):
+            config.imported.sentence_transformers = settings
     return Import(
         config,
         tokenizer,

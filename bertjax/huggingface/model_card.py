@@ -19,6 +19,7 @@ class Card:
       provenance: Provenance of the weights, one table row each.
       scores: Rows of a table, the header first; empty without scores.
       config: Config of the run.
+      library: The library that opens the folder: transformers or sentence-transformers.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Card:
     provenance: Mapping[str, str]
     scores: Sequence[Sequence[str]]
     config: Mapping[str, Any]
+    library: str = "transformers"
 
     def text(self) -> str:
         """The card as Markdown, after the metadata that the hub reads."""
@@ -46,10 +48,7 @@ class Card:
                 "## Use",
                 "",
                 "```python",
-                f"from transformers import AutoTokenizer, {self.class_name}",
-                "",
-                'tokenizer = AutoTokenizer.from_pretrained("this folder")',
-                f'model = {self.class_name}.from_pretrained("this folder")',
+                *self._use(),
                 "```",
                 "",
                 "## Config",
@@ -61,9 +60,26 @@ class Card:
             ]
         )
 
+    def _use(self) -> list[str]:
+        if self.library == "sentence-transformers":
+            return [
+                "from sentence_transformers import SentenceTransformer",
+                "",
+                'model = SentenceTransformer("this folder")',
+                'vectors = model.encode(["a text", "another text"])',
+            ]
+        return [
+            f"from transformers import AutoTokenizer, {self.class_name}",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("this folder")',
+            f'model = {self.class_name}.from_pretrained("this folder")',
+        ]
+
     def _metadata(self) -> list[str]:
         tag = self.pipeline_tag
-        lines = ["library_name: transformers", "tags:", "- bertjax", f"- {self.model_type}"]
+        lines = [f"library_name: {self.library}", "tags:", "- bertjax", f"- {self.model_type}"]
+        if self.library == "sentence-transformers":
+            lines += ["- sentence-transformers"]
         return ["---", *lines, *([f"pipeline_tag: {tag}"] if tag else []), "---", ""]
 
     def _scores(self) -> list[str]:

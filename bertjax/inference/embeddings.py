@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from bertjax import pretrained
-from bertjax.errors import UserError
+from bertjax.huggingface import sentence_transformers
 from bertjax.inference import features
 from bertjax.inference.features import FeatureExtractor
 
@@ -73,8 +73,8 @@ def load(
 
     Args:
       model: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
-      pooling: `mean` or `cls`.
-      max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
+      pooling: `mean` or `cls`; "" for that of the model, or mean.
+      max_length: Maximum number of tokens of a sequence; 0 for that of the model, or 512.
       batch_size: Number of texts per batch.
       precision: As `config.model.precision`.
       progress: Called from time to time.
@@ -83,10 +83,14 @@ def load(
       UserError: there is no such run or pooling, the run has no encoder of texts, the sequence is
         longer than the model's positions, or `pooling` is cls and the tokenizer has no [CLS].
     """
-    if pooling not in ("mean", "cls"):
-        raise UserError(f"pooling: got {pooling!r}, expected mean or cls")
+    run = pretrained.load(model)
+    settings = sentence_transformers.choose(run.config, pooling=pooling, max_length=max_length)
     extractor = features.load(
-        model, pooling=pooling, max_seq_length=max_length, truncate=True, precision=precision
+        run,
+        pooling=settings.pooling,
+        max_seq_length=settings.max_length,
+        truncate=True,
+        precision=precision,
     )
     size = batch_size * _BATCHES_PER_CHUNK
     reader = dataclasses.replace(extractor.reader, texts_per_chunk=size)

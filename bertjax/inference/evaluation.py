@@ -191,7 +191,7 @@ def sts(
     text: str = "",
     text_pair: str = "",
     label: str = "",
-    pooling: str = "mean",
+    pooling: str = "",
     max_length: int = 0,
     batch_size: int = 64,
     precision: str = "auto",
@@ -206,8 +206,9 @@ def sts(
       text: Column of the first sentence of a table; "" for one with a common name.
       text_pair: Column of the second sentence.
       label: Column of the score.
-      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`.
-      max_length: Longer sequences are truncated; 0 for the model's maximum, or 512.
+      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
+        the model, or mean.
+      max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       batch_size: Sentences per batch.
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, and a line of text.
@@ -238,7 +239,7 @@ def retrieval(
     data: str,
     *,
     split: str = "test",
-    pooling: str = "mean",
+    pooling: str = "",
     max_length: int = 0,
     batch_size: int = 64,
     precision: str = "auto",
@@ -250,8 +251,9 @@ def retrieval(
       model: A run, or a Hugging Face folder.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
-      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`.
-      max_length: Longer sequences are truncated; 0 for the model's maximum, or 512.
+      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
+        the model, or mean.
+      max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, and a line of text.

@@ -1,8 +1,9 @@
-"""Read texts in chunks, and write their features to `.npz` or `.parquet`, atomically.
+"""Read texts in chunks, and write their features to a file, by its ending, atomically.
 
-npz: named arrays. `features` [rows layers width] and `layers`; for token features also `ids`
-[rows], `spans` [rows 2] (characters from, up to) and `begins` [texts + 1], the first row of each
-text.
+npz, safetensors: named arrays. `features` [rows layers width] and `layers`; for token features also
+`ids` [rows], `spans` [rows 2] (characters from, up to) and `begins` [texts + 1], the first row of
+each text.
+npy: one array [texts width], of one layer.
 parquet: a row for each text or token, with columns `text` and `layer_N`; for token features also
 `token`, `piece`, `begin` and `end`.
 
@@ -13,9 +14,7 @@ bounded by the size of a chunk.
 import dataclasses
 import itertools
 import pathlib
-import shutil
 import uuid
-import zipfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,11 +24,12 @@ from jaxtyping import Float32, Int, Int32, Int64
 from bertjax.data.characters import CharacterTable
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
+from bertjax.inference.array_files import WRITERS, ArrayWriter
 from bertjax.interfaces import Tokenizer
 from bertjax.io import storage
 from bertjax.tasks.sequences import Pairs
 
-FORMATS = (".npz", ".parquet")
+FORMATS = (*WRITERS, ".parquet")
 
 
 def check_output(path: pathlib.Path) -> None:
@@ -39,7 +39,8 @@ def check_output(path: pathlib.Path) -> None:
       UserError: the format is unknown, the file exists or cannot be written, or pyarrow is missing.
     """
     if path.suffix not in FORMATS:
-        raise UserError(f"output: got {path}, expected a file name with {' or '.join(FORMATS)}")
+        known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise UserError(f"output: got {path}, expected a file name with {known}")
     if path.exists():
         raise UserError(f"{path} exists; pass a new file, or remove it first")
     storage.check_file(path)
@@ -47,66 +48,18 @@ def check_output(path: pathlib.Path) -> None:
         _import_pyarrow()
 
 
-class NpzWriter:
-    """Writes an `.npz`, with each array in a temporary file until the number of rows is known."""
+def check_contents(path: pathlib.Path, layers: list[int], *, tokens: bool) -> None:
+    """Checks that a format can hold the features.
 
-    def __init__(self, path: pathlib.Path, layers: list[int]):
-        self._path, self._layers = path, np.array(layers)
-        self._folder = path.with_name(f".{path.name}.unfinished-{uuid.uuid4().hex}")
-        self._files: dict[str, Any] = {}
-        self._shapes: dict[str, tuple] = {}
-
-    def __enter__(self) -> "NpzWriter":
-        self._folder.mkdir()
-        return self
-
-    def __exit__(self, kind: type | None, *error: object) -> None:
-        try:
-            for file in self._files.values():
-                file.close()
-            if kind is None:
-                self._assemble()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def add(self, chunk: Any, features: Float32[np.ndarray, "rows K D"], *, tokens: bool) -> None:
-        """Appends the features of a chunk.
-
-        Args:
-          chunk: The texts.
-          features: A row for each token or for each text.
-          tokens: Whether rows are tokens.
-        """
-        self._append("features", features)
-        if tokens:
-            self._append("ids", chunk.ids)
-            self._append("spans", chunk.spans)
-            self._append("begins", chunk.starts + self._shapes["ids"][0] - len(chunk.ids))
-
-    def _append(self, name: str, rows: np.ndarray) -> None:
-        if name not in self._files:
-            self._files[name] = (self._folder / name).open("wb")
-            self._shapes[name] = (0, rows.shape[1:], rows.dtype)
-        count, shape, dtype = self._shapes[name]
-        self._shapes[name] = (count + len(rows), shape, dtype)
-        self._files[name].write(np.ascontiguousarray(rows).data)
-
-    def _assemble(self) -> None:
-        whole = self._folder / "whole"
-        with zipfile.ZipFile(whole, "w", allowZip64=True) as archive:
-            for name, (count, shape, dtype) in self._shapes.items():
-                extra = np.array([self._shapes["ids"][0]], dtype) if name == "begins" else None
-                header = {"fortran_order": False, "descr": np.lib.format.dtype_to_descr(dtype)}
-                header["shape"] = (count + (extra is not None), *shape)
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array_header_2_0(entry, header)
-                    with (self._folder / name).open("rb") as rows:
-                        shutil.copyfileobj(rows, entry)
-                    if extra is not None:
-                        entry.write(extra.data)
-            with archive.open("layers.npy", "w") as entry:
-                np.lib.format.write_array(entry, self._layers)
-        whole.replace(self._path)
+    Raises:
+      UserError: the file is an `.npy`, which has one array, and rows are tokens, or of more layers.
+    """
+    if path.suffix == ".npy" and (tokens or len(layers) > 1):
+        got = "a row per token" if tokens else f"layers {layers}"
+        raise UserError(
+            f"output: got {got} for {path.name}, expected one vector per text in an .npy; pass "
+            "--pooling mean or cls and one layer, or a file name with .npz or .safetensors"
+        )
 
 
 class ParquetWriter:
@@ -159,10 +112,10 @@ class ParquetWriter:
 
 def open_writer(
     path: pathlib.Path, layers: list[int], tokenizer: Tokenizer
-) -> NpzWriter | ParquetWriter:
+) -> ArrayWriter | ParquetWriter:
     """Returns the writer of a feature file, by its suffix."""
-    if path.suffix == ".npz":
-        return NpzWriter(path, layers)
+    if path.suffix in WRITERS:
+        return WRITERS[path.suffix](path, layers)
     return ParquetWriter(path, layers, tokenizer)
 
 

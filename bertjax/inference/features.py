@@ -18,9 +18,10 @@ from jaxtyping import Array, Float, Float32
 from bertjax import build, pretrained
 from bertjax.data.pipeline import prefetch_items
 from bertjax.errors import UserError
+from bertjax.huggingface.sentence_transformers import DEFAULT_LENGTH
 from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
-from bertjax.layers import masks
+from bertjax.layers import cosine, masks
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
@@ -28,9 +29,6 @@ from bertjax.train import sharding
 POOLINGS = ("none", "mean", "cls")
 """A row for each token; the mean over a sequence with its special tokens, as in Sentence-BERT
 (Reimers and Gurevych 2019, section 3); or the vector of [CLS]."""
-
-_DEFAULT_LENGTH = 512
-"""Maximum sequence length of models without a maximum."""
 
 _MIN_LENGTH = 16
 """The smallest padded length."""
@@ -62,6 +60,7 @@ def load(
     *,
     layers: str = "-1",
     pooling: str = "none",
+    normalize: bool = False,
     max_seq_length: int = 0,
     truncate: bool = False,
     precision: str = "",
@@ -73,6 +72,7 @@ def load(
       layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
         layer.
       pooling: One of POOLINGS: `none` for a row per token, `mean` and `cls` for a row per text.
+      normalize: Whether the features of each token or text are scaled to unit length.
       max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       truncate: Whether longer texts are truncated, instead of an error.
       precision: As `config.model.precision`; empty for that of the run.
@@ -94,7 +94,7 @@ def load(
         max_chars_per_word=examples.max_chars_per_word(model),
     )
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
-    forward = _compile(run, precision, indices, pooling, mesh)
+    forward = _compile(run, precision, indices, pooling, mesh, normalize=normalize)
     return FeatureExtractor(tokenizer, reader, indices, pooling, mesh, forward)
 
 
@@ -172,6 +172,8 @@ def _compile(
     layers: list[int],
     pooling: str,
     mesh: Mesh,
+    *,
+    normalize: bool,
 ) -> Callable[[Batch], jax.Array]:
     """Compiles the forward pass to features, with parameters replicated over the devices."""
     last = build.num_hidden_layers(run.config.model)
@@ -186,7 +188,8 @@ def _compile(
         hidden = [
             encoded.sequence if layer == last else encoded.hidden_states[layer] for layer in layers
         ]
-        return _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pooling)
+        pooled = _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pooling)
+        return cosine.unit_vectors(pooled) if normalize else pooled
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)
@@ -230,7 +233,7 @@ def _sequence_length(max_seq_length: int, model: Mapping[str, Any]) -> int:
             f"max_length: got {max_seq_length}, expected at most {max_length}, the model's "
             "positions"
         )
-    return max_seq_length or int(min(max_length, _DEFAULT_LENGTH))
+    return max_seq_length or int(min(max_length, DEFAULT_LENGTH))
 
 
 def _padded_lengths(max_length: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from bertjax.io.files import cache_directory, read_json
 if TYPE_CHECKING:
     from bertjax.inference.model import Model
 
-_CONFIG = "config.json"
+_CONFIG, _RESULTS = "config.json", "results.json"
 
 
 def load(model: str | os.PathLike, *, precision: str = "") -> "Model":
@@ -47,12 +47,16 @@ def load(model: str | os.PathLike, *, precision: str = "") -> "Model":
 def find_run(model: str | os.PathLike) -> str:
     """Returns the name of a run; a folder in Hugging Face's layout is imported into the cache.
 
+    Of a fine-tuning run it is the name of the seed with the median dev score.
+
     Raises:
       UserError: the architecture of the folder is unknown.
     """
     folder = storage.to_path(str(model))
     if (folder / _CONFIG).is_file() and "model_type" in read_json(folder / _CONFIG):
         return str(_import(copies.local_copy(folder)))
+    if (folder / _RESULTS).is_file():
+        return f"{model}/seed_{read_json(folder / _RESULTS)['predictions']['seed']}"
     return str(model)
 
 
@@ -61,7 +65,7 @@ def _import(folder: pathlib.Path) -> pathlib.Path:
     from bertjax.huggingface import importing
 
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.rglob("*")):  # sentence-transformers has folders of modules
         if path.is_file():
             stat = path.stat()
             digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PyTree
 from bertjax import build, catalog, pretrained
 from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
-from bertjax.huggingface import exporting
+from bertjax.huggingface import exporting, sentence_transformers
 from bertjax.huggingface.architecture import exchanged_as, is_task
 from bertjax.inference import features, fill_mask, generate, language_model, predict
 from bertjax.inference.fill_mask import Candidates
@@ -154,7 +154,8 @@ class Model(pretrained.Pretrained):
         self,
         texts: str | Iterable[str],
         *,
-        pooling: str = "mean",
+        pooling: str = "",
+        normalize: bool | None = None,
         layer: int = -1,
         max_length: int = 0,
         batch_size: int = 64,
@@ -167,9 +168,10 @@ class Model(pretrained.Pretrained):
 
         Args:
           texts: A text, or texts of any number, which are batched by length.
-          pooling: "mean" over the tokens of a sequence, special ones included, or "cls".
+          pooling: "mean" over all tokens, or "cls"; "" for that of the model, or mean.
+          normalize: Whether vectors have unit length; None for as the model specifies.
           layer: 0 is the input of the first layer, -1 the last layer.
-          max_length: Longer sequences are truncated; 0 for the model's maximum.
+          max_length: Longer sequences are truncated; 0 for that of the model, or 512.
           batch_size: Number of texts per batch.
 
         Returns:
@@ -178,21 +180,21 @@ class Model(pretrained.Pretrained):
         Raises:
           UserError: there is no such pooling or layer, or `max_length` exceeds the model's maximum.
         """
-        if pooling not in ("mean", "cls"):
-            raise UserError(f"pooling: got {pooling!r}, expected mean or cls")
+        settings = sentence_transformers.choose(
+            self.config, pooling=pooling, normalize=normalize, max_length=max_length
+        )
         extractor = self._cached(
             features.load,
             layers=str(layer),
-            pooling=pooling,
-            max_seq_length=max_length,
+            pooling=settings.pooling,
+            normalize=settings.normalize,
+            max_seq_length=settings.max_length,
             truncate=True,
         )
         given = [texts] if isinstance(texts, str) else texts
         chunks = features.extract(extractor, given, "texts", batch_size=batch_size)
         found = [rows[:, 0] for _, rows in chunks]
-        if not found:
-            return np.zeros((0, self.module.hidden_size), np.float32)
-        vectors = np.concatenate(found)
+        vectors = np.concatenate([np.zeros((0, self.module.hidden_size), np.float32), *found])
         return vectors[0] if isinstance(texts, str) else vectors
 
     def classify(

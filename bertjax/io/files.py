@@ -82,7 +82,7 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def write_hf_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+def write_hf_json(path: pathlib.Path, content: Mapping[str, Any] | list[Any]) -> None:
     """Write a JSON file atomically, formatted as by transformers."""
     text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
     write_text(path, text + "\n")

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import safetensors.numpy as safetensors
 
 import bertjax
 from bertjax.commands import embed
@@ -53,6 +54,10 @@ def extracted(run, out, *options):
     if out.suffix == ".npz":
         with np.load(out) as file:
             return dict(file)
+    if out.suffix == ".npy":
+        return np.load(out)
+    if out.suffix == ".safetensors":
+        return safetensors.load_file(out)
     from pyarrow import parquet
 
     return parquet.read_table(out).to_pydict()
@@ -111,6 +116,19 @@ def test_parquet_has_the_same_features(run, tokens, tmp_path):
     np.testing.assert_allclose(table["layer_1"], tokens["features"][:, 1], atol=1e-5)
 
 
+def test_every_format_has_the_same_features(run, tokens, tmp_path):
+    found = extracted(run, tmp_path / "f.safetensors", "--layers", "all")
+    assert found.keys() == tokens.keys()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, tokens[name])
+        assert array.dtype == tokens[name].dtype
+    pooled = extracted(run, tmp_path / "f.npz", "--pooling", "mean")["features"]
+    unit = extracted(run, tmp_path / "f.npy", "--pooling", "mean", "--normalize")
+    norms = np.linalg.norm(pooled, axis=-1)
+    np.testing.assert_allclose(unit * norms, pooled[:, 0], atol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"f.safetensors", "f.npz", "f.npy"}
+
+
 @pytest.mark.parametrize(
     ("options", "printed"),
     [
@@ -147,7 +165,7 @@ def test_files_are_not_overwritten(run, tmp_path):
     (tmp_path / "f.npz").write_text("mine")
     with pytest.raises(UserError, match="exists; pass a new file"):
         extracted(run, tmp_path / "f.npz")
-    with pytest.raises(UserError, match=r"expected a file name with \.npz or \.parquet"):
+    with pytest.raises(UserError, match=r"file name with \.npz, \.npy, \.safetensors or \.parquet"):
         extracted(run, tmp_path / "f.txt")
 
 

@@ -1,0 +1,213 @@
+"""Read and write how a model embeds texts, as sentence-transformers stores it: pooling, length.
+
+A folder of sentence-transformers is one of transformers with `modules.json`, the list of modules
+that a text passes: the encoder, the pooling and, for unit vectors, a normalisation.
+
+read_folder   folder -> its settings as text, which an imported run keeps
+settings_of   config of a run -> EmbeddingSettings, or None
+choose        config of a run, options of the user -> EmbeddingSettings
+write         adds the files to a folder of transformers
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax import build
+from bertjax.errors import UserError
+from bertjax.huggingface import architecture as architectures
+from bertjax.io.files import read_json, write_hf_json
+
+POOLINGS = ("mean", "cls")
+DEFAULT_LENGTH = 512
+"""Maximum sequence length of models without a maximum."""
+
+_MODULES, _TRANSFORMER = "modules.json", "sentence_bert_config.json"
+_PROMPTS, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.json"
+_CLASSES = "sentence_transformers.models"
+"""The package of the modules, which newer releases still read under this name."""
+_FLAG = "pooling_mode_"
+_MODES = {"cls_token": "cls", "mean_tokens": "mean"}
+"""Names of the poolings in files of older releases, which have a flag for each."""
+_NO_LENGTH = 10**6
+"""transformers writes a huge `model_max_length` for tokenizers without a limit."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingSettings:
+    """How a model embeds texts.
+
+    Attributes:
+      pooling: `mean` over a sequence, special tokens included, or `cls`; "" if bertjax has no such
+        pooling.
+      normalize: Whether embeddings are unit vectors.
+      max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
+      unsupported: What bertjax does not compute; "" for nothing.
+    """
+
+    pooling: str
+    normalize: bool
+    max_length: int
+    unsupported: str = ""
+
+
+def read_folder(folder: pathlib.Path) -> str:
+    """Returns the settings of a folder as JSON, for the config of an imported run; "" for none.
+
+    Raises:
+      UserError: `modules.json` or a file that it names is malformed.
+    """
+    if not (folder / _MODULES).is_file():
+        return ""
+    try:
+        modules = [
+            {**_read(folder / each["path"] / "config.json"), "type": each["type"].split(".")[-1]}
+            for each in json.loads((folder / _MODULES).read_text(encoding="utf-8"))
+        ]
+    except (ValueError, TypeError, KeyError):
+        raise UserError(
+            f"{folder / _MODULES}: expected a list of objects with path and type, as "
+            "sentence-transformers writes it; fix or remove the file"
+        ) from None
+    transformer = _read(folder / _TRANSFORMER)
+    length = transformer.get("max_seq_length")
+    length = length or _read(folder / _TOKENIZER).get("model_max_length") or 0
+    prompts = _read(folder / _PROMPTS)
+    return json.dumps(
+        {
+            "modules": [module["type"] for module in modules],
+            "pooling": next((_modes(m) for m in modules if m["type"] == "Pooling"), []),
+            "max_length": int(length) if length < _NO_LENGTH else 0,
+            "do_lower_case": bool(transformer.get("do_lower_case", False)),
+            "prompt": (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or "",
+        }
+    )
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _modes(pooling: Mapping[str, Any]) -> list[str]:
+    """The names of the poolings of a module, whose vectors are concatenated."""
+    if mode := pooling.get("pooling_mode"):
+        return [mode] if isinstance(mode, str) else list(mode)
+    flags = [name.removeprefix(_FLAG) for name, on in pooling.items() if _FLAG in name and on]
+    return [_MODES.get(name, name) for name in flags]
+
+
+def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
+    """The settings of a run: those it was trained with, or imported with; None for others.
+
+    Args:
+      config: Config of the run.
+    """
+    if "task" in config and architectures.head_class(config["task"]["name"]).embeds:
+        length = config["data"]["max_seq_length"]
+        return EmbeddingSettings(config["task"]["pooling"], True, length)
+    if "imported" in config and "sentence_transformers" in config["imported"]:
+        return _parse(json.loads(config["imported"]["sentence_transformers"]))
+    return None
+
+
+def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
+    modules, modes = list(stored["modules"]), stored["pooling"]
+    normalize = modules[2:] == ["Normalize"]
+    unsupported = ""
+    if modules[:2] != ["Transformer", "Pooling"] or (len(modules) > 2 and not normalize):
+        unsupported = f"the modules {', '.join(modules)}, expected Transformer, Pooling, Normalize"
+    elif len(modes) != 1 or modes[0] not in POOLINGS:
+        unsupported = f"pooling {' and '.join(modes)}, expected mean or cls"
+    elif stored["do_lower_case"]:
+        unsupported = "do_lower_case=true, expected a tokenizer that lowercases"
+    elif stored["prompt"]:
+        unsupported = f"the default prompt {stored['prompt']!r}, expected none"
+    pooling = "" if unsupported else modes[0]
+    return EmbeddingSettings(pooling, normalize, stored["max_length"], unsupported)
+
+
+def choose(
+    config: Mapping[str, Any],
+    *,
+    pooling: str = "",
+    normalize: bool | None = None,
+    max_length: int = 0,
+    default: str = "mean",
+) -> EmbeddingSettings:
+    """Returns the settings of a run, with those that the user gives in their place.
+
+    Args:
+      config: Config of the run.
+      pooling: Given by the user; "" for that of the run.
+      normalize: Likewise; None for that of the run.
+      max_length: Likewise; 0 for that of the run.
+      default: Pooling of a run without settings: `mean`, or `none` for a vector of each token.
+
+    Raises:
+      UserError: there is no such pooling, or the run was imported with settings that bertjax does
+        not compute.
+    """
+    allowed = dict.fromkeys((*POOLINGS, default))
+    if pooling and pooling not in allowed:
+        raise UserError(f"pooling: got {pooling!r}, expected {' or '.join(allowed)}")
+    own = settings_of(config) or EmbeddingSettings(default, False, 0)
+    if own.unsupported and not pooling:
+        raise UserError(
+            f"the model embeds texts as bertjax does not: got {own.unsupported}; pass --pooling "
+            "mean or cls to embed them in another way"
+        )
+    if normalize is None:
+        normalize = own.normalize and pooling != "none"  # it is that of the pooled vector
+    limit = min(build.positions(config["model"]), own.max_length or DEFAULT_LENGTH)
+    return EmbeddingSettings(pooling or own.pooling, normalize, max_length or int(limit))
+
+
+def check(run: Mapping[str, Any], settings: EmbeddingSettings) -> None:
+    """Checks that sentence-transformers computes the same embeddings as bertjax.
+
+    Raises:
+      UserError: it would pool another token, or the length exceeds the model's positions.
+    """
+    if settings.max_length > build.positions(run["model"]):
+        raise UserError(
+            f"max_length: got {settings.max_length}, expected at most "
+            f"{build.positions(run['model'])}, the model's positions"
+        )
+    if settings.pooling == "cls" and build.cls_last(run["model"]):
+        raise UserError(
+            f"pooling cls: got a {run['model']['name']}, whose [CLS] is the last token, expected a "
+            "model with [CLS] first, which sentence-transformers pools; pass --pooling mean"
+        )
+
+
+def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None:
+    """Adds the files of sentence-transformers to a folder of transformers.
+
+    Args:
+      folder: With the encoder and its tokenizer.
+      settings: How texts are embedded.
+      width: Of the embeddings.
+    """
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    modules += [("2_Normalize", "Normalize")] if settings.normalize else []
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{_CLASSES}.{name}"}
+        for number, (path, name) in enumerate(modules)
+    ]
+    flags = {f"{_FLAG}{flag}": mode == settings.pooling for flag, mode in _MODES.items()}
+    others = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    flags |= {f"{_FLAG}{flag}": False for flag in others}
+    for path, _ in modules[1:]:
+        (folder / path).mkdir()
+    write_hf_json(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags}
+    )
+    if settings.normalize:
+        write_hf_json(folder / "2_Normalize" / "config.json", {})
+    write_hf_json(folder / _MODULES, listed)
+    length = {"max_seq_length": settings.max_length, "do_lower_case": False}
+    write_hf_json(folder / _TRANSFORMER, length)
+    prompts = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    write_hf_json(folder / _PROMPTS, prompts)

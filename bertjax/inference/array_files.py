@@ -1,0 +1,145 @@
+"""Write the features of any number of texts as `.npz`, `.npy` or `.safetensors`, atomically.
+
+Arrays grow in temporary files, one each, and are assembled when the number of rows is known: memory
+use does not depend on it.
+"""
+
+import json
+import pathlib
+import shutil
+import uuid
+import zipfile
+from typing import Any, BinaryIO
+
+import numpy as np
+from jaxtyping import Float32
+
+_SAFETENSORS_DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}
+_ALIGNMENT = 8
+"""Of the data of a safetensors file, which readers map into memory."""
+
+
+class ArrayWriter:
+    """Collects arrays whose rows are appended; a subclass assembles them to a file.
+
+    Args:
+      path: The file to create.
+      layers: Numbers of the layers of the features.
+    """
+
+    def __init__(self, path: pathlib.Path, layers: list[int]):
+        self._path, self._layers = path, np.array(layers)
+        self._folder = path.with_name(f".{path.name}.unfinished-{uuid.uuid4().hex}")
+        self._files: dict[str, Any] = {}
+        self._headers: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
+
+    def __enter__(self) -> "ArrayWriter":
+        self._folder.mkdir()
+        return self
+
+    def __exit__(self, kind: type | None, *error: object) -> None:
+        try:
+            if kind is None and self._files:
+                self._finish()
+        finally:
+            for file in self._files.values():
+                file.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, chunk: Any, features: Float32[np.ndarray, "rows K D"], *, tokens: bool) -> None:
+        """Appends the features of a chunk.
+
+        Args:
+          chunk: The texts.
+          features: A row for each token or for each text.
+          tokens: Whether rows are tokens.
+        """
+        self._append("features", features)
+        if tokens:
+            self._append("ids", chunk.ids)
+            self._append("spans", chunk.spans)
+            self._append("begins", chunk.starts + self._count("ids") - len(chunk.ids))
+
+    def _append(self, name: str, rows: np.ndarray) -> None:
+        if name not in self._files:
+            self._files[name] = (self._folder / name).open("wb")
+            self._headers[name] = (0, *rows.shape[1:]), rows.dtype
+        (count, *shape), dtype = self._headers[name]
+        self._headers[name] = (count + len(rows), *shape), dtype
+        self._files[name].write(np.ascontiguousarray(rows).data)
+
+    def _count(self, name: str) -> int:
+        return self._headers[name][0][0]
+
+    def _finish(self) -> None:
+        if "begins" in self._headers:
+            dtype = self._headers["begins"][1]
+            self._append("begins", np.array([self._count("ids")], dtype))
+        self._append("layers", self._layers)
+        for file in self._files.values():
+            file.flush()
+        whole = self._folder / "whole"
+        self._assemble(whole)
+        whole.replace(self._path)
+
+    def _copy(self, name: str, target: Any) -> None:
+        with (self._folder / name).open("rb") as rows:
+            shutil.copyfileobj(rows, target)
+
+    def _assemble(self, whole: pathlib.Path) -> None:
+        """Writes the file from the arrays, of which all rows are known."""
+        raise NotImplementedError
+
+
+def _write_npy_header(target: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    header = {"fortran_order": False, "descr": np.lib.format.dtype_to_descr(dtype), "shape": shape}
+    np.lib.format.write_array_header_2_0(target, header)
+
+
+class NpzWriter(ArrayWriter):
+    """Writes an `.npz`: all arrays, by name."""
+
+    def _assemble(self, whole: pathlib.Path) -> None:
+        with zipfile.ZipFile(whole, "w", allowZip64=True) as archive:
+            for name, (shape, dtype) in self._headers.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    _write_npy_header(entry, shape, dtype)
+                    self._copy(name, entry)
+
+
+class NpyWriter(ArrayWriter):
+    """Writes an `.npy`: the features of one layer, [rows D], which numpy can map into memory."""
+
+    def _assemble(self, whole: pathlib.Path) -> None:
+        (count, _, width), dtype = self._headers["features"]
+        with whole.open("wb") as file:
+            _write_npy_header(file, (count, width), dtype)
+            self._copy("features", file)
+
+
+class SafetensorsWriter(ArrayWriter):
+    """Writes a `.safetensors`: all arrays, by name."""
+
+    def _assemble(self, whole: pathlib.Path) -> None:
+        # The widest types first, so that every array is aligned.
+        names = sorted(self._headers, key=lambda name: -self._headers[name][1].itemsize)
+        with whole.open("wb") as file:
+            self._write_header(file, names)
+            for name in names:
+                self._copy(name, file)
+
+    def _write_header(self, file: BinaryIO, names: list[str]) -> None:
+        """Writes the length of the JSON header, and the header with the place of each array."""
+        entries, end = {}, 0
+        for name in names:
+            shape, dtype = self._headers[name]
+            begin, end = end, end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            kind = _SAFETENSORS_DTYPES[dtype.name]
+            entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+        header = json.dumps(entries).encode()
+        header += b" " * (-len(header) % _ALIGNMENT)
+        file.write(len(header).to_bytes(8, "little") + header)
+
+
+WRITERS = {".npz": NpzWriter, ".npy": NpyWriter, ".safetensors": SafetensorsWriter}
+"""Writers by the ending of the file name."""
