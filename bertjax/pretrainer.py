@@ -208,12 +208,15 @@ class Task(Objective):
         separate maps.
       embeds: Whether it trains embeddings of texts, pooled as its field `pooling` specifies; such a
         head has no parameters.
+      compares_examples: Whether its loss compares all examples of a batch, which therefore must not
+        be split into microbatches.
     """
 
     fields_from_data: ClassVar[tuple[str, ...]] = ()
     label_shape: ClassVar[tuple[int, ...]] = ()
     exchanged_as: ClassVar[str] = ""
     embeds: ClassVar[bool] = False
+    compares_examples: ClassVar[bool] = False
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
         """Predictions of every sequence, gathered on the host."""

@@ -285,7 +285,7 @@ TEXTS = {
     *("data.corpus", "data.cache", "data.text_field", "data.knowledge", "tokenizer.path"),
     "model.size",
     *("data.train_file", "data.dev_file", "data.test_file"),
-    *("data.text", "data.text_pair", "data.label", "data.label_separator"),
+    *("data.text", "data.text_pair", "data.negative", "data.label", "data.label_separator"),
     *("objectives.soft_targets.teacher", "objectives.layer_matching.teacher"),
 }
 """Fields that name something which only a later look into a folder can find missing."""

@@ -28,6 +28,8 @@ examples:
   bertjax finetune --config task:small --data pairs/ --text question --text_pair answer \\
       --label score --init runs/mini --workdir runs/pairs --config.num_train_epochs=10 \\
       --config.early_stopping_patience=2
+  bertjax finetune --config pairs --data pairs.jsonl --text query --text_pair answer \\
+      --init runs/bert --workdir runs/pairs
   bertjax finetune --config superglue:boolq --init runs/bert --data superglue \\
       --workdir runs/boolq
   bertjax finetune --config squad:squad2 --init runs/bert --data squad --workdir runs/squad2
@@ -40,8 +42,8 @@ the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or
 glue/TASK prepared as ArrayRecord; for SuperGLUE the one with BoolQ/, CB/, COPA/ ...; for XNLI that
 of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
 CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
-`bertjax configs` lists the configs: task, glue, superglue, multilingual, squad, ner, race, swag,
-kbert, tinybert_glue.
+`bertjax configs` lists the configs: task, pairs, glue, superglue, multilingual, squad, ner, race,
+swag, kbert, tinybert_glue.
 
 With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
 with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of
@@ -50,6 +52,13 @@ with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_
 have decimal places; or several per text if they are lists, or if --config.data.label_separator is
 set. --config.task.problem_type overrides this. --config.task.eval_metrics="('macro_f1','auc')"
 chooses metrics, of which the first determines the best epoch.
+
+With --config pairs, the encoder is trained to embed texts, from such tables of pairs (--text,
+--text_pair): in-batch negatives (also with a column `negative`), or with scores (--label) CoSENT or
+--config.task.loss_type=cosine. Of one column of texts, with --config pairs:simcse, each text is its
+own positive; a dev file with pairs is then required. The dev split is evaluated by Spearman's
+correlation if it has scores, else by the rank of the positive. The run is a model for bertjax
+embed, evaluate sts, evaluate retrieval, predict and export.
 
 In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
 (files for the evaluation server, from the seed with the median dev score; with --config task every
@@ -101,9 +110,17 @@ def parser() -> _flags.Parser:
     add = parser.add_argument
     add("--init", metavar="MODEL", help="RUN, RUN@STEP, RUN@best or random:RUN")
     add("--data", metavar="DIR", help="folder or table of the task, or tfds:DIR")
-    add("--text", metavar="COLUMN", help="text column, for --config task (default: detected)")
-    add("--text_pair", metavar="COLUMN", help="column of the second text, for --config task")
-    add("--label", metavar="COLUMN", help="label column, for --config task (default: detected)")
+    add(
+        "--text",
+        metavar="COLUMN",
+        help="text column, for --config task or pairs (default: detected)",
+    )
+    add(
+        "--text_pair",
+        metavar="COLUMN",
+        help="column of the second text, for --config task or pairs",
+    )
+    add("--label", metavar="COLUMN", help="column of the label or score (default: detected)")
     add("--workdir", metavar="DIR", help="folder for all outputs")
     add("--distributed", action="store_true", help=_flags.DISTRIBUTED)
     _flags.add_seeds(parser, 1, "run, starting at config.seed")
@@ -121,7 +138,7 @@ def _with_columns(recipe: "ConfigDict", arguments: "argparse.Namespace") -> "Con
         if name not in recipe.data:
             raise UserError(
                 f"--{name}: got {column!r}, expected none with --config {arguments.config}, whose "
-                "columns are fixed; leave it out, or use --config task"
+                "columns are fixed; leave it out, or use --config task or pairs"
             )
     return replace_fields(recipe, {f"data.{name}": column for name, column in named.items()})
 

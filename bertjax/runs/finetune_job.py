@@ -213,7 +213,7 @@ def description(job: Job, num_seeds: int) -> str:
         f"{describe_left_out(job.dataset.left_out)}"
         f"{findings}"
         f"encoder: {count:,} parameters from {source}{frozen}\n"
-        f"new: {', '.join(new)}\n"
+        f"new: {', '.join(new) or 'none'}\n"
         f"{num_seeds} seed(s) of {job.config.num_train_steps:,} steps in "
         f"{job.config.num_train_epochs} epochs"
     )
@@ -264,6 +264,8 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
             model[name] = value
         validation_config.check_model(model)
         config.model = model
+        if "task" in config:
+            validation_config.check_task_model(config)
         config.init = origin.description()
         if extra := build.extra_ids(origin.config):
             config.init.extra_ids = extra

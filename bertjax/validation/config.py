@@ -41,6 +41,7 @@ def check(config: ConfigDict) -> None:
         _check_section(config, section)
     _check_weights(config, modules)
     _check_order(config, modules)
+    _check_whole_batch(config)
     if "task" not in config:
         _check_model_relations(config, modules)
         _check_best_metric(config)
@@ -54,6 +55,21 @@ def check_model(fields: Mapping[str, Any]) -> None:
       UserError: naming the first invalid field.
     """
     _check_section(ConfigDict({"model": dict(fields)}), "model")
+
+
+def check_task_model(config: ConfigDict) -> None:
+    """Checks the relations between the fields of a task's head and those of the model.
+
+    Args:
+      config: Config of a fine-tuning, with all fields of the model.
+
+    Raises:
+      UserError: naming the fields.
+    """
+    model = with_defaults(catalog.load("models", config.model.name).Model, config.model)
+    head = schema.plug_in_class(config, "task.name")
+    values = model | with_defaults(head, config.task)
+    check_relations(head.model_relations, values, "config.task and config.model")
 
 
 def objective_modules(config: ConfigDict) -> dict[str, type]:
@@ -116,6 +132,28 @@ def _check_model_relations(config: ConfigDict, modules: Mapping[str, type]) -> N
         values = model | with_defaults(module, config.objectives[name])
         where = f"config.objectives.{name} and config.model"
         check_relations(getattr(module, "model_relations", ()), values, where)
+
+
+def _check_whole_batch(config: ConfigDict) -> None:
+    """Refuses to compute the gradient in parts if a task's loss compares all examples.
+
+    Raises:
+      UserError: naming the option that splits the batch.
+    """
+    if "task" not in config or not schema.plug_in_class(config, "task.name").compares_examples:
+        return
+    parts = {
+        "data.microbatches": (config.data.microbatches, 1),
+        "mesh.grad_reduce_in_bf16": (config.mesh.grad_reduce_in_bf16, False),
+        "mesh.shard_optimizer": (config.mesh.shard_optimizer, False),
+    }
+    for name, (found, expected) in parts.items():
+        if found != expected:
+            raise UserError(
+                f"config.{name}: got {found}, expected {expected}, as config.task.name="
+                f"{config.task.name} compares all examples of a batch, whose gradient is then not "
+                "a sum over its parts; leave it out"
+            )
 
 
 def _check_weights(config: ConfigDict, modules: Mapping[str, type]) -> None:

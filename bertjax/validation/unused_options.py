@@ -135,6 +135,13 @@ CONFIG = (
         "set --config.data.knowledge=FILE, or leave it out",
     ),
     UnusedOptions(
+        ("task.temperature",),
+        "task.loss_type",
+        lambda name: name == "cosine",
+        "contrastive or cosent, since a squared error has no temperature",
+        "leave one of them out",
+    ),
+    UnusedOptions(
         ("num_train_steps", "optimizer.warmup_steps", "data.fingerprint", "init.*"),
         "task.name",
         bool,

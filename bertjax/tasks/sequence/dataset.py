@@ -16,7 +16,12 @@ from bertjax.metrics.sequences import DEFAULTS, METRICS, MULTI_LABEL, REGRESSION
 from bertjax.tasks import dataset, sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.sequence import files, labels
-from bertjax.tasks.sequence.examples import SequenceExamples, check_counts, held_out
+from bertjax.tasks.sequence.examples import (
+    SequenceExamples,
+    check_counts,
+    check_unused,
+    held_out,
+)
 from bertjax.tasks.sequence.predictions import to_answers, write_report
 
 Fields = Mapping[str, Any]
@@ -80,7 +85,7 @@ class Dataset:
             read |= self._split(read["train"], fields)
             held_out = self._describe_split(read, fields)
         else:
-            _check_no_split(data, fields)
+            check_unused(data, fields)
         self.examples = {name: read[name] for name in files.SPLITS if name in read}
         self.batches, train = {}, read["train"]
         for name, examples in self.examples.items():
@@ -229,16 +234,6 @@ class Dataset:
             problem_type=self.problem_type,
             labels=self.labels,
         )
-
-
-def _check_no_split(data: str, fields: Fields) -> None:
-    """Refuses options of a split that is not made, since there is a dev file."""
-    for name in ("validation_fraction", "split_seed"):
-        if fields[name] is not None:
-            raise UserError(
-                f"config.data.{name}: got {fields[name]}, expected none, as {data} has a dev file; "
-                "leave one of them out"
-            )
 
 
 OUTPUT = "predict"

@@ -2,6 +2,9 @@
 
 import dataclasses
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from jaxtyping import Bool, Num
 
@@ -95,4 +98,18 @@ def check_counts(labels: Num[np.ndarray, " n"], names: tuple[str, ...]) -> None:
                 f"class {name!r} has {count} example, expected 2 or more to split dev from train; "
                 "remove it, add examples, or pass a folder with a dev file"
                 f"{regression if numbers else ''}"
+            )
+
+
+def check_unused(data: str, fields: Mapping[str, Any]) -> None:
+    """Refuses options of a split that is not made, since there is a dev file.
+
+    Raises:
+      UserError: naming the option.
+    """
+    for name in ("validation_fraction", "split_seed"):
+        if fields[name] is not None:
+            raise UserError(
+                f"config.data.{name}: got {fields[name]}, expected none, as {data} has a dev file; "
+                "leave one of them out"
             )

@@ -165,27 +165,14 @@ def choose_columns(table: Table, fields: Mapping[str, Any]) -> Columns:
     Raises:
       UserError: a column is missing, or none has a common name.
     """
-    by_name = {name.lower(): name for name in reversed(table.columns)}
-    text, pair, label = fields["text"], fields["text_pair"], fields["label"]
-    if not text and not pair:
-        pairs = [names for names in PAIR_COLUMNS if all(name in by_name for name in names)]
-        single = [name for name in TEXT_COLUMNS if name in by_name and by_name[name] != label]
-        if pairs:
-            text, pair = (by_name[name] for name in pairs[0])
-        elif single:
-            text = by_name[single[0]]
-    if not text:
-        raise UserError(f"{_unknown(table, 'texts')}; choose one with --text COLUMN")
-    texts = (text, pair) if pair else (text,)
+    texts, label = choose_texts(table, fields), fields["label"]
     if not label:
         open_names = [name for name in table.columns if name not in texts]
-        common = [by_name[name] for name in LABEL_COLUMNS if by_name.get(name) in open_names]
+        common = find_columns(table, LABEL_COLUMNS, texts)
         label = (common or (open_names if len(open_names) == 1 else [""]))[0]
     if not label:
         raise UserError(f"{_unknown(table, 'labels')}; choose one with --label COLUMN")
     columns = Columns(texts, label)
-    for option, name in zip(("text", "text_pair"), texts, strict=False):
-        check_column(table, name, option)
     check_column(table, label, "label")
     if label in texts or len(set(texts)) < len(texts):
         raise UserError(
@@ -193,6 +180,40 @@ def choose_columns(table: Table, fields: Mapping[str, Any]) -> Columns:
             "different columns"
         )
     return columns
+
+
+def choose_texts(
+    table: Table,
+    fields: Mapping[str, Any],
+    pair_columns: Sequence[tuple[str, str]] = PAIR_COLUMNS,
+) -> tuple[str, ...]:
+    """Chooses the columns of one or two texts: those of the config, or with common names.
+
+    Args:
+      table: The examples.
+      fields: `config.data` with `text`, `text_pair` and `label`; "" where it is open.
+      pair_columns: Common names of two columns, which are preferred to one.
+
+    Raises:
+      UserError: a column is missing, or none has a common name.
+    """
+    text, pair, label = fields["text"], fields["text_pair"], fields["label"]
+    if not text and not pair:
+        pairs = [found for names in pair_columns if len(found := find_columns(table, names)) == 2]
+        single = find_columns(table, TEXT_COLUMNS, (label,))
+        text, pair = pairs[0] if pairs else ((single or [""])[0], "")
+    if not text:
+        raise UserError(f"{_unknown(table, 'texts')}; choose one with --text COLUMN")
+    texts = (text, pair) if pair else (text,)
+    for option, name in zip(("text", "text_pair"), texts, strict=False):
+        check_column(table, name, option)
+    return texts
+
+
+def find_columns(table: Table, names: Sequence[str], excluded: Sequence[str] = ()) -> list[str]:
+    """Returns the columns with these names, in this order, without regard to case."""
+    by_name = {name.lower(): name for name in reversed(table.columns)}
+    return [by_name[name] for name in names if name in by_name and by_name[name] not in excluded]
 
 
 def check_column(table: Table, name: str, option: str) -> None:

@@ -1,0 +1,126 @@
+"""Losses of embeddings of text pairs: in-batch negatives, CoSENT, regression of the cosine.
+
+All compare vectors by their cosine, and return (loss sum, weight sum). In-batch negatives and
+CoSENT compare every example with all others: under jit they see the global batch, on any mesh.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bertjax.layers import cosine
+
+Loss = tuple[Float[Array, ""], Float[Array, ""]]
+
+
+def in_batch_negatives(
+    vectors: Float[Array, "B G D"],
+    text_ids: Int[Array, "B G"],
+    weights: Float[Array, " B"],
+    *,
+    temperature: float,
+    symmetric: bool = False,
+) -> tuple[Loss, Float[Array, ""]]:
+    """InfoNCE: cross entropy of the positive among all candidates of the batch, in nats.
+
+    Van den Oord et al. 2018, equation 4; Henderson et al. 2017, section 4 ("multiple negatives").
+    The candidates of an anchor are the positives and hard negatives of all rows. A candidate is
+    left out where it would be a false negative: the same text as the anchor or as its positive, or
+    the positive of another row with the same anchor text.
+
+    Args:
+      vectors: Of each row the anchor, its positive, and any number of hard negatives.
+      text_ids: Equal for equal texts.
+      weights: 0 for the rows of padding, which are no candidates either.
+      temperature: Divides the cosines (SimCSE, Gao et al. 2021, equation 1).
+      symmetric: Whether the mean is taken with the loss of the anchor among all anchors, given the
+        positive.
+
+    Returns:
+      The loss, and the weighted number of anchors whose positive has the highest score.
+    """
+    size, group, width = vectors.shape
+    anchors, positives = vectors[:, 0], vectors[:, 1]
+    anchor_ids, positive_ids = text_ids[:, 0], text_ids[:, 1]
+    # Positives first, so that the label of row i is i.
+    candidates = vectors[:, 1:].swapaxes(0, 1).reshape(-1, width)
+    candidate_ids = text_ids[:, 1:].T.reshape(-1)
+    is_padding = jnp.tile(weights == 0, group - 1)
+    same_anchor = anchor_ids[:, None] == anchor_ids
+    same_positive = positive_ids[:, None] == positive_ids
+    other_positive = jnp.pad(same_anchor, ((0, 0), (0, (group - 2) * size)))
+    excluded = (
+        (candidate_ids == anchor_ids[:, None])
+        | (candidate_ids == positive_ids[:, None])
+        | other_positive
+        | is_padding
+    )
+    loss_sum, hits = _softmax_of_row(anchors, candidates, excluded, weights, temperature)
+    if symmetric:
+        excluded = (
+            same_anchor | (anchor_ids == positive_ids[:, None]) | same_positive | (weights == 0)
+        )
+        reverse, _ = _softmax_of_row(positives, anchors, excluded, weights, temperature)
+        loss_sum = (loss_sum + reverse) / 2
+    return (loss_sum, weights.sum()), hits
+
+
+def _softmax_of_row(
+    queries: Float[Array, "B D"],
+    candidates: Float[Array, "C D"],
+    excluded: Bool[Array, "B C"],
+    weights: Float[Array, " B"],
+    temperature: float,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Cross entropy of candidate i for query i, which is never excluded, and weighted hits."""
+    own = jnp.arange(len(queries))
+    excluded = excluded & (own[:, None] != jnp.arange(len(candidates)))
+    scores_BC = cosine.cosines(queries, candidates) / temperature
+    scores_BC = jnp.where(excluded, -jnp.inf, scores_BC)
+    own_score = scores_BC[own, own]
+    losses = jax.nn.logsumexp(scores_BC, axis=1) - own_score
+    return jnp.sum(weights * losses), jnp.sum(weights * (scores_BC.argmax(axis=1) == own))
+
+
+def cosent(
+    vectors: Float[Array, "B 2 D"],
+    scores: Float[Array, " B"],
+    weights: Float[Array, " B"],
+    *,
+    temperature: float,
+) -> Loss:
+    """CoSENT: pairs of texts are ranked by their cosines as by their scores (Su 2022).
+
+    log(1 + sum of exp((cos_j - cos_i) / temperature)) over all i, j with score_i > score_j. It is
+    one loss of the batch; its sum is that of the batch times the weight.
+
+    Args:
+      vectors: Both texts of each row.
+      scores: Similarity of each row, on any scale.
+      weights: 0 for the rows of padding.
+      temperature: Divides the differences; 1 / 20 in the publication.
+    """
+    cosines = pair_cosines(vectors) / temperature
+    is_real = weights > 0
+    is_ordered = (scores[:, None] > scores) & is_real[:, None] & is_real
+    differences = jnp.where(is_ordered, cosines - cosines[:, None], -jnp.inf)
+    loss = jax.nn.logsumexp(jnp.append(differences.reshape(-1), 0.0))
+    return loss * weights.sum(), weights.sum()
+
+
+def cosine_regression(
+    vectors: Float[Array, "B 2 D"], scores: Float[Array, " B"], weights: Float[Array, " B"]
+) -> Loss:
+    """Squared error of the cosine (Reimers and Gurevych 2019, section 3, regression objective).
+
+    Args:
+      vectors: Both texts of each row.
+      scores: Similarity of each row, in [-1, 1].
+      weights: 0 for the rows of padding.
+    """
+    return jnp.sum(weights * (pair_cosines(vectors) - scores) ** 2), weights.sum()
+
+
+def pair_cosines(vectors: Float[Array, "B 2 D"]) -> Float[Array, " B"]:
+    """Computes the cosine of both vectors of each row."""
+    return jnp.prod(cosine.unit_vectors(vectors), axis=1).sum(axis=-1)

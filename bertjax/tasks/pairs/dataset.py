@@ -1,0 +1,263 @@
+"""Dataset of text pairs for embeddings; each text is a sequence of its own."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.constraints import AnyText, OpenShare, Seed
+from bertjax.errors import UserError
+from bertjax.io.files import write_output
+from bertjax.metrics import classification
+from bertjax.tasks import dataset, sequences
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.pairs import tables
+from bertjax.tasks.pairs.head import CONTRASTIVE, COSINE
+from bertjax.tasks.pairs.ranks import positive_ranks
+from bertjax.tasks.pairs.tables import PairExamples
+from bertjax.tasks.sequence import files
+from bertjax.tasks.sequence.examples import check_unused, held_out
+
+Fields = Mapping[str, Any]
+
+_SHARE = 0.1
+"""Share of the dev split if the config leaves it open."""
+
+
+class DataFields(dataset.DataFields):
+    """The fields of `config.data`. Training batches are counted in pairs, evaluation in texts.
+
+    Attributes:
+      text: Column of the first text, the anchor; "" for one with a common name.
+      text_pair: Column of the second text, the positive; "" for one with a common name. Without a
+        second column each text is its own positive (unsupervised SimCSE).
+      negative: Column of a hard negative, for the contrastive loss; "" for `negative`, if any.
+      label: Column of the score; "" for `score` or `similarity`, if any.
+      validation_fraction: Share of the training pairs that becomes the dev split, if there is no
+        dev file; None for 0.1.
+      split_seed: Seed of that choice; None for 0.
+    """
+
+    text: AnyText
+    text_pair: AnyText
+    negative: AnyText
+    label: AnyText
+    validation_fraction: OpenShare | None
+    split_seed: Seed | None
+
+
+class Dataset:
+    """Dataset of text pairs; see `interfaces.Dataset`.
+
+    Attributes:
+      findings: Lines that describe the columns that were found.
+    """
+
+    def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
+        """Reads and encodes the available splits.
+
+        Args:
+          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
+          task: `config.task`.
+          fields: `config.data`; see `DataFields`.
+          spec: The encoding: tokenizer, lengths and batch sizes.
+
+        Raises:
+          UserError: a file, column or score is missing or invalid, or does not fit the config.
+        """
+        self.name = pathlib.Path(data).resolve().name.partition(".")[0] or "pairs"
+        found = {name: files.read_tables(own) for name, own in files.find_splits(data).items()}
+        self.loss_type = tables.choose_loss(found["train"], task, fields)
+        train = tables.read_train(found["train"], self.loss_type, fields)
+        read = {"train": train}
+        for name in [name for name in files.SPLITS if name in found and name != "train"]:
+            read[name] = tables.read_held_out(
+                found[name], train, self.loss_type, fields, is_test=name == "test"
+            )
+        if "dev" not in read:
+            read |= self._split(train, fields)
+        else:
+            check_unused(data, fields)
+        if fields["label"] and read["dev"].scores is None:
+            raise UserError(
+                f"config.data.label: got {fields['label']!r}, which neither trains nor evaluates, "
+                "expected a column of scores of the dev file, or of all pairs; leave it out"
+            )
+        self.findings = _describe(read, self.loss_type, has_dev="dev" in found)
+        if self.loss_type == COSINE:
+            read["train"], line = _rescaled(read["train"])
+            self.findings += (line,)
+        self.examples = read
+        self._dims = tuple(task.get("matryoshka_dims", ()))
+        self.batches = {name: self._batches(name, own, spec) for name, own in read.items()}
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in read else ()
+        self.left_out = dict.fromkeys(read, ())
+        self.task_fields = MappingProxyType(
+            {
+                "loss_type": self.loss_type,
+                "columns": read["dev"].columns[:2],
+                "texts_per_example": len(train.texts),
+            }
+        )
+
+    def _split(self, train: PairExamples, fields: Fields) -> dict[str, PairExamples]:
+        if len(set(train.columns)) < 2:
+            raise UserError(
+                f"{self.name}: got one column of text, {train.columns[0]!r}, and no dev file; "
+                "expected a folder with train and dev, whose dev file has pairs, with or without "
+                "scores; add one, or choose a second column with --text_pair COLUMN"
+            )
+        if len(train) < 2:
+            raise UserError(
+                f"{self.name}: got {len(train)} pair, expected 2 or more to split dev from train"
+            )
+        share, seed = fields["validation_fraction"] or _SHARE, fields["split_seed"] or 0
+        chosen = held_out(np.zeros(len(train), np.float32), share, seed)
+        return {
+            "train": train.take(np.flatnonzero(~chosen)),
+            "dev": train.take(np.flatnonzero(chosen)),
+        }
+
+    def _batches(self, name: str, examples: PairExamples, spec: EncodingSpec):
+        """Batches of texts; those of a training example stay together."""
+        if name != "train":
+            return spec.batches(name, _encoded(examples.flat_texts, spec), None)
+        examples = spec.subsample(name, examples)
+        group = len(examples.texts)
+        if self.loss_type == CONTRASTIVE:
+            labels = examples.text_ids.reshape(-1)
+        else:
+            labels = np.repeat(examples.scores, group)
+        spec = dataclasses.replace(spec, batch_size=spec.batch_size * group)
+        return spec.batches(name, _encoded(examples.flat_texts, spec), labels, group)
+
+    def score(self, split: str, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
+        """Returns the metrics of a split, for each width of `matryoshka_dims` with a suffix.
+
+        With scores `spearman_cosine` and `pearson_cosine`; else `mrr`, the mean reciprocal rank of
+        the positive among all texts of the split, and `accuracy`, the share of first ranks.
+        """
+        examples, values = self.examples[split], {}
+        if examples.scores is None and self.loss_type != CONTRASTIVE:
+            return {}
+        for width in (predictions.shape[1], *self._dims):
+            suffix = "" if width == predictions.shape[1] else f"_{width}"
+            found = _score(examples, predictions[:, :width])
+            values |= {f"{name}{suffix}": value for name, value in found.items()}
+        return values
+
+    def headline(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Returns `dev/score`: `spearman_cosine` if the dev split has scores, else `mrr`."""
+        name = "mrr" if self.examples["dev"].scores is None else "spearman_cosine"
+        return {"dev/score": values[f"dev/{name}"]}
+
+    def write(
+        self, split: str, predictions: Float[np.ndarray, "n D"], folder: pathlib.Path
+    ) -> None:
+        """Writes `SPLIT.jsonl`: of each pair the texts, the cosine, and the score or the rank."""
+        examples = self.examples[split]
+        vectors = _grouped(examples, predictions)
+        found = {"cosine": _cosines(vectors).tolist()}
+        if examples.scores is not None:
+            found["true"] = examples.scores.tolist()
+        elif self.loss_type == CONTRASTIVE:
+            found["rank"] = positive_ranks(vectors, examples.text_ids).tolist()
+        columns = [*zip(examples.columns, examples.texts, strict=True), *found.items()]
+        rows = zip(*(values for _, values in columns), strict=True)
+        names = [name for name, _ in columns]
+        lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows]
+        write_output(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
+
+
+def _describe(
+    read: Mapping[str, PairExamples], loss_type: str, *, has_dev: bool
+) -> tuple[str, ...]:
+    train, dev = read["train"], read["dev"]
+    columns = ", ".join(map(repr, dict.fromkeys(train.columns)))
+    same = "; each text is its own positive" if len(set(train.columns)) < 2 else ""
+    metric = "ranks of the positives" if dev.scores is None else "scores of the pairs"
+    lines = [f"columns: {columns} (loss {loss_type}{same}); dev is evaluated by {metric}"]
+    if not has_dev:
+        share = len(dev) / (len(dev) + len(train))
+        lines.append(f"no dev file: dev is {share:.1%} of the rows")
+    return tuple(lines)
+
+
+def _rescaled(train: PairExamples) -> tuple[PairExamples, str]:
+    """Maps scores beyond [-1, 1], the range of a cosine, from their range to [0, 1]."""
+    low, high = float(train.scores.min()), float(train.scores.max())
+    if low >= -1 and high <= 1:
+        return train, f"scores: from {low:.4g} to {high:.4g}"
+    scores = (train.scores - low) / (high - low if high > low else 1.0)
+    return (
+        dataclasses.replace(train, scores=scores),
+        f"scores: from {low:.4g} to {high:.4g}, mapped to 0 and 1, since they are compared with "
+        "cosines",
+    )
+
+
+def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
+    vectors = _grouped(examples, predictions)
+    if examples.scores is not None:
+        cosines = _cosines(vectors)
+        return {
+            "spearman_cosine": classification.spearman(cosines, examples.scores),
+            "pearson_cosine": classification.pearson(cosines, examples.scores),
+        }
+    ranks = positive_ranks(vectors, examples.text_ids)
+    return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
+
+
+def _grouped(examples: PairExamples, predictions: np.ndarray) -> Float[np.ndarray, "n G D"]:
+    return predictions.reshape(len(examples), -1, predictions.shape[1])
+
+
+def _cosines(vectors: Float[np.ndarray, "n G D"]) -> Float[np.ndarray, " n"]:
+    """Cosine of the first two vectors of each row."""
+    vectors = vectors.astype(np.float64)
+    norms = np.maximum(np.linalg.norm(vectors, axis=-1), np.finfo(np.float32).tiny)
+    return (vectors[:, 0] * vectors[:, 1]).sum(axis=-1) / (norms[:, 0] * norms[:, 1])
+
+
+OUTPUT = "predict"
+"""The method of `tasks/pairs/head.py` whose output `from_inputs` converts to answers."""
+
+
+def from_inputs(
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
+) -> PredictionRequest:
+    """Encodes user inputs: one pair per line, tab-separated or a JSON object of the two columns.
+
+    Answers have the texts and `cosine`, and `"truncated": true` where a text was too long.
+
+    Raises:
+      UserError: a line has another number of fields, or other keys.
+    """
+    rows = [dataset.parse_fields(line, task["columns"]) for line in lines]
+    encoded = _encoded([row[name] for row in rows for name in task["columns"]], spec)
+    truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)
+
+    def answers(embeddings: Float[np.ndarray, "n D"]) -> list[dict[str, Any]]:
+        cosines = _cosines(embeddings.reshape(len(rows), 2, -1)).tolist()
+        return [
+            {**row, "cosine": cosine, **({"truncated": True} if cut else {})}
+            for row, cosine, cut in zip(rows, cosines, truncated, strict=True)
+        ]
+
+    return PredictionRequest(spec.batches("predict", encoded, None), answers)
+
+
+def _encoded(texts: Sequence[str], spec: EncodingSpec) -> sequences.Pairs:
+    return sequences.encode(
+        (list(texts),),
+        spec.tokenizer,
+        spec.max_seq_length,
+        cls_last=spec.cls_last,
+        max_chars_per_word=spec.max_chars_per_word,
+    )

@@ -1,0 +1,108 @@
+"""Embedding of texts, trained on pairs: a pooled vector without parameters, and its losses."""
+
+from typing import Annotated
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax import pretrainer
+from bertjax.constraints import AnyText, OneOf, PositiveFloat, PositiveInt, Relation, Weight
+from bertjax.interfaces import Batch
+from bertjax.layers import contrastive, masks
+from bertjax.pretrainer import Encoded, Encoder, Sum
+
+CONTRASTIVE, COSENT, COSINE = "contrastive", "cosent", "cosine"
+LOSS_TYPES = (CONTRASTIVE, COSENT, COSINE)
+POOLINGS = ("mean", "cls")
+
+
+class Task(pretrainer.Task, kw_only=True):
+    """Embedding of texts (Sentence-BERT, Reimers and Gurevych 2019, section 3).
+
+    The G texts of an example are consecutive sequences of the batch: the anchor, its positive, and
+    a hard negative where the data has one. Labels are the number of the text, equal for equal
+    texts, for the contrastive loss, and the score of the pair for the others.
+
+    Attributes:
+      loss_type: contrastive (in-batch negatives), or for scored pairs cosent or cosine
+        (`layers/contrastive.py`); "" for cosent if the data has scores, else contrastive.
+      pooling: mean over the tokens of a sequence, special ones included, or cls.
+      temperature: Divides the cosines of contrastive and cosent.
+      symmetric: Whether contrastive is the mean of both directions.
+      matryoshka_dims: Widths, besides the full one, whose losses are added: the first numbers of a
+        vector are then an embedding too (Kusupati et al. 2022, equation 1, weights of 1).
+      weight: Weight in the total loss.
+      columns: Columns of the texts of an example; written by the run.
+      texts_per_example: Their number in training, G; written by the run.
+    """
+
+    loss_type: Annotated[str, OneOf(("", *LOSS_TYPES))] = ""
+    pooling: Annotated[str, OneOf(POOLINGS)] = "mean"
+    temperature: PositiveFloat = 0.05
+    symmetric: bool = False
+    matryoshka_dims: tuple[PositiveInt, ...] = ()
+    weight: Weight = 1.0
+    columns: tuple[AnyText, ...] = ()
+    texts_per_example: PositiveInt = 2
+
+    metrics = (("accuracy", "max"),)  # of contrastive
+    fields_from_data = ("columns", "texts_per_example")
+    embeds = True
+    compares_examples = True
+    relations = (
+        Relation(
+            ("symmetric", "loss_type"),
+            lambda symmetric, loss_type: not symmetric or loss_type in ("", CONTRASTIVE),
+            "symmetric=False, since only contrastive has two directions",
+        ),
+    )
+    model_relations = (
+        Relation(
+            ("matryoshka_dims", "hidden_size"),
+            lambda dims, width: all(each < width for each in dims),
+            "matryoshka_dims below hidden_size, a width that is trained in any case",
+        ),
+    )
+
+    def loss(
+        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Sums the loss over the examples, and over the widths of the embeddings."""
+        rows = {"vectors": self.predict(encoder, encoded, batch), "labels": batch["labels"]}
+        rows["weights"] = batch.get("example_weight", jnp.ones(len(batch["labels"])))
+        group, width = self.texts_per_example, rows["vectors"].shape[-1]
+        if self.is_initializing():  # with a batch of one sequence
+            rows = {name: jnp.repeat(values, group, axis=0) for name, values in rows.items()}
+        vectors_BGD = rows["vectors"].reshape(-1, group, width)
+        labels_BG = rows["labels"].reshape(-1, group)
+        weights_B = rows["weights"].reshape(-1, group)[:, 0]
+        loss_sum, metrics = 0.0, {}
+        for size in (*self.matryoshka_dims, width):
+            part = vectors_BGD[..., :size]
+            if self.loss_type == COSINE:
+                own, weight_sum = contrastive.cosine_regression(part, labels_BG[:, 0], weights_B)
+            elif self.loss_type == COSENT:
+                own, weight_sum = contrastive.cosent(
+                    part, labels_BG[:, 0], weights_B, temperature=self.temperature
+                )
+            else:
+                (own, weight_sum), hits = contrastive.in_batch_negatives(
+                    part,
+                    labels_BG,
+                    weights_B,
+                    temperature=self.temperature,
+                    symmetric=self.symmetric,
+                )
+                metrics = {"accuracy": (hits, weight_sum)}  # at the end that of the full width
+            loss_sum += own
+        return loss_sum, weight_sum, metrics
+
+    def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B D"]:
+        """Returns the embedding of every sequence, in float32."""
+        sequence, mask = encoded.sequence.astype(jnp.float32), batch["attention_mask"]
+        if self.pooling == "mean":
+            return masks.mean(sequence, mask)
+        # As in `inference/features.py`: the position of the token, also where it is the last one.
+        last = masks.padding_mask(mask).sum(axis=1) - 1
+        position = last if getattr(encoder, "cls_last", False) else jnp.zeros_like(last)
+        return jnp.take_along_axis(sequence, position[:, None, None], axis=1)[:, 0]

@@ -1,0 +1,44 @@
+"""Rank of the positive of every pair among all texts of a split, by cosine."""
+
+import collections
+
+import numpy as np
+from jaxtyping import Float, Int
+
+_ROWS = 512
+"""Number of anchors that are compared with all candidates at a time."""
+
+
+def positive_ranks(
+    vectors: Float[np.ndarray, "n G D"], text_ids: Int[np.ndarray, "n G"]
+) -> Int[np.ndarray, " n"]:
+    """Ranks, from 1, the positive of each row among the distinct positives and negatives of all.
+
+    Other positives of the same anchor text, and the anchor's own text, are left out. A candidate
+    with the same cosine as the positive precedes it, so that equal vectors do not rank first.
+
+    Args:
+      vectors: Of each row the anchor, its positive, and any number of negatives.
+      text_ids: Equal for equal texts.
+    """
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit = (vectors / np.maximum(norms, np.finfo(np.float32).tiny)).astype(np.float32)
+    ids, first = np.unique(text_ids[:, 1:], return_index=True)
+    candidates = unit[:, 1:].reshape(-1, unit.shape[-1])[first]
+    own = np.searchsorted(ids, text_ids[:, 1])
+    relevant = collections.defaultdict(set)
+    for anchor, positive in zip(text_ids[:, 0].tolist(), own.tolist(), strict=True):
+        relevant[anchor].add(positive)
+    same = np.searchsorted(ids, text_ids[:, 0]).clip(max=len(ids) - 1)
+    for anchor, candidate in zip(text_ids[:, 0].tolist(), same.tolist(), strict=True):
+        if ids[candidate] == anchor:
+            relevant[anchor].add(candidate)
+    ranks = np.empty(len(vectors), np.int64)
+    for start in range(0, len(vectors), _ROWS):
+        rows = np.arange(start, min(start + _ROWS, len(vectors)))
+        scores = unit[rows, 0] @ candidates.T
+        threshold = scores[np.arange(len(rows)), own[rows]]
+        for place, anchor in enumerate(text_ids[rows, 0].tolist()):
+            scores[place, list(relevant[anchor])] = -np.inf
+        ranks[rows] = 1 + (scores >= threshold[:, None]).sum(axis=1)
+    return ranks

@@ -1,0 +1,163 @@
+"""Tables of text pairs: columns, kinds of examples, metrics, and user errors in one line."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import config as configs
+from bertjax.errors import UserError
+from bertjax.tasks.pairs.dataset import Dataset, from_inputs
+from bertjax.tasks.pairs.ranks import positive_ranks
+from bertjax.tokenizers import tokenizer
+
+WORDS = ["good", "bad", "fine", "poor", "film", "dull"]
+PAIRS = [("good film", "fine film"), ("bad", "poor"), ("dull film", "poor film"), ("bad", "dull")]
+SCORED = [(*pair, str(score)) for pair, score in zip(PAIRS, (5.0, 4.0, 2.5, 0.0), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def spec(reading):
+    pieces = tokenizer.train([" ".join(WORDS)] * 4, vocab_size=40)
+    return reading(pieces, padded_lengths=())
+
+
+@pytest.fixture
+def read(tmp_path, spec):
+    """Write files, and read them as a data set: `read({name: rows}, task=..., data field=...)`."""
+
+    def make(files, name="", task=(), **data):
+        for path, (header, rows) in files.items():
+            lines = [header, *(",".join(row) for row in rows), ""]
+            (tmp_path / path).write_text("\n".join(lines))
+        config = configs.load_config("pairs:tiny", {f"data.{key}": data[key] for key in data})
+        return Dataset(str(tmp_path / name), dict(config.task) | dict(task), config.data, spec)
+
+    return make
+
+
+def test_pairs_without_scores_are_contrastive(read, spec):
+    triples = [(*pair, "fine") for pair in PAIRS]
+    made = read(
+        {
+            "train.csv": ("anchor,positive,negative", triples),
+            "dev.csv": ("anchor,positive", PAIRS),
+        }
+    )
+    assert dict(made.task_fields) == {
+        "loss_type": "contrastive",
+        "columns": ("anchor", "positive"),
+        "texts_per_example": 3,
+    }
+    batches = made.batches["train"]
+    assert (batches.batch_size, batches.num_examples) == (3 * spec.batch_size, 12)
+    _, batch = next(batches.training_batches())
+    # Equal texts have equal labels; the texts of an example are consecutive.
+    rows = batch["input_ids"].reshape(2, 3, -1)
+    for row, own in zip(rows, batch["labels"].reshape(2, 3), strict=True):
+        assert [spec.tokenizer.decode(ids[1:3].tolist()).split()[0] for ids in row][2] == "fine"
+        assert own[2] == batch["labels"][2]
+    assert made.batches["dev"].num_examples == 8
+    assert "ranks of the positives" in made.findings[0]
+
+
+def test_scored_pairs(read, tmp_path):
+    made = read({"pairs.csv": ("sentence1,sentence2,score", SCORED * 3)}, "pairs.csv")
+    assert made.task_fields["loss_type"] == "cosent"
+    assert (len(made.examples["train"]), len(made.examples["dev"])) == (11, 1)
+    scores = made.examples["train"].scores
+    assert made.batches["train"].labels.tolist() == np.repeat(scores, 2).tolist()
+    assert sorted(set(scores.tolist())) == [0.0, 2.5, 4.0, 5.0]
+    made = read(
+        {
+            "train.csv": ("text,text_pair,label", SCORED),
+            "dev.csv": ("text,text_pair,label", SCORED),
+        },
+        task={"loss_type": "cosine", "matryoshka_dims": (2,)},
+    )
+    assert made.examples["train"].scores.tolist() == [1.0, pytest.approx(0.8), 0.5, 0.0]
+    assert made.examples["dev"].scores.tolist() == [5.0, 4.0, 2.5, 0.0]
+    assert "from 0 to 5, mapped to 0 and 1" in made.findings[-1]
+    angles = np.array([0.1, 0.6, 0.5, 1.0])
+    second = np.stack([np.cos(angles), np.sin(angles), 3 * angles], axis=1)
+    first = np.tile([1.0, 0.0, 0.0], (4, 1))
+    vectors = np.stack([first, second], axis=1).reshape(8, 3).astype(np.float32)
+    scores = made.score("dev", vectors)
+    assert scores["spearman_cosine_2"] == pytest.approx(0.8)
+    assert set(scores) == {
+        *("spearman_cosine", "pearson_cosine", "spearman_cosine_2", "pearson_cosine_2"),
+    }
+    assert made.headline({"dev/spearman_cosine": 0.25}) == {"dev/score": 0.25}
+    made.write("dev", vectors, tmp_path / "predictions")
+    rows = (tmp_path / "predictions" / "dev.jsonl").read_text().splitlines()
+    expected = {"text": "good film", "text_pair": "fine film", "true": 5.0}
+    cosine = np.cos(0.1) / np.sqrt(1 + 0.09)
+    assert json.loads(rows[0]) == expected | {"cosine": pytest.approx(cosine, abs=1e-6)}
+
+
+def test_one_column_is_its_own_positive_and_dev_has_scores(read):
+    made = read(
+        {
+            "train.csv": ("text", [(word,) for word in WORDS]),
+            "dev.csv": ("sentence1,sentence2,score", SCORED),
+        }
+    )
+    assert made.task_fields["loss_type"] == "contrastive"
+    assert made.task_fields["columns"] == ("sentence1", "sentence2")
+    assert made.batches["train"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert made.examples["dev"].scores is not None
+    assert "each text is its own positive" in made.findings[0]
+
+
+def test_ranks_are_among_all_distinct_texts():
+    ids = np.array([[0, 1, 9], [2, 3, 9], [0, 4, 9], [5, 3, 0]])
+    vectors = {
+        0: (1, 0),
+        1: (0.9, 0.2),
+        2: (0, 1),
+        3: (0.1, 1),
+        4: (2, 2),
+        5: (0.8, 0.6),
+        9: (1, 1),
+    }
+    rows = np.array([[vectors[i] for i in row] for row in ids], np.float32)
+    # Anchor 0 has two positives, 1 and 4, neither of which precedes the other; 9 has the vector of
+    # 4, and comes first; 0 is no candidate of its own, but one of the last row.
+    assert positive_ranks(rows, ids).tolist() == [1, 1, 2, 5]
+    assert positive_ranks(np.ones((4, 3, 2), np.float32), ids).tolist() == [3, 5, 3, 5]
+
+
+def test_inputs_of_predict_are_pairs(spec):
+    task = {"columns": ("a", "b")}
+    lines = [("x:1", "good film\tbad"), ("x:2", json.dumps({"b": "bad " * 20, "a": "good"}))]
+    request = from_inputs(lines, "", task, {}, spec)
+    vectors = np.array([[1, 0], [1, 1], [1, 0], [0, 2]], np.float32)
+    assert request.answers(vectors) == [
+        {"a": "good film", "b": "bad", "cosine": pytest.approx(0.5**0.5)},
+        {"a": "good", "b": "bad " * 20, "cosine": 0.0, "truncated": True},
+    ]
+
+
+ONE = {"train.csv": ("text", [("good",), ("bad",)])}
+TWO = {"train.csv": ("anchor,positive", PAIRS)}
+THREE = {"train.csv": ("sentence1,sentence2,score", SCORED)}
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "printed"),
+    [
+        (ONE, {}, "got one column of text, 'text', and no dev file"),
+        (ONE | {"dev.csv": ONE["train.csv"]}, {}, "expected pairs to evaluate embeddings"),
+        (ONE, {"task": {"loss_type": "cosine"}}, "expected two for cosine"),
+        (TWO, {"task": {"loss_type": "cosent"}}, "expected one with scores"),
+        (TWO, {"label": "gold"}, "got 'gold', which neither trains nor evaluates"),
+        (TWO, {"negative": "other"}, "got 'other', expected a column of"),
+        (THREE, {"negative": "score"}, "expected none, since every pair has a score"),
+        (THREE | {"dev.csv": THREE["train.csv"]}, {"split_seed": "3"}, "got 3, expected none"),
+        ({"train.csv": ("text,text_pair,score", [("a", "b", "c")])}, {}, "got 'c', expected a num"),
+    ],
+)
+def test_user_errors_are_one_line(read, files, options, printed):
+    with pytest.raises(UserError, match=printed) as error:
+        read(files, **options)
+    assert "\n" not in str(error.value)

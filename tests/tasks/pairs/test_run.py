@@ -1,0 +1,139 @@
+"""Fine-tuning of embeddings, and what their runs are good for: embed, evaluate, predict, export."""
+
+import dataclasses
+import itertools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import config as configs
+from bertjax.errors import UserError
+from bertjax.huggingface import exporting
+from bertjax.inference import evaluation, loader, predict
+from bertjax.runs import finetune, finetune_job
+from bertjax.tokenizers import tokenizer
+from bertjax.train import sharding
+
+WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
+SCORED = [(f"{a} {b}", f"{a} {c}", b == c) for a in WORDS for b, c in itertools.pairwise(WORDS)]
+TRIPLES = [(WORDS[n % 8], WORDS[(n + 1) % 8], WORDS[(n + 3) % 8]) for n in range(32)]
+OVERRIDES = {"data.batch_size": "8", "data.eval_batch_size": "8", "model.precision": "float32"}
+
+
+@pytest.fixture(scope="module")
+def init(beginning):
+    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    return f"random:{beginning(pieces)}"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Pairs that share a word, each with a hard negative."""
+    rows = [
+        {"anchor": f"{a} {b}", "positive": f"{b} {a} {a}", "negative": f"{b} {c}"}
+        for a, b, c in TRIPLES
+    ]
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def job(init, table, workdir, **changes):
+    recipe = configs.load_config("pairs:tiny", OVERRIDES | changes)
+    return finetune_job.prepare(recipe, init=init, data=str(table), workdir=workdir)
+
+
+@pytest.fixture(scope="module")
+def run(init, table, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "pairs"
+    changes = {
+        "task.matryoshka_dims": "(4,)",
+        "data.max_seq_length": "8",
+        "log_every": "1",
+        "num_train_epochs": "4",
+    }
+    recipe = configs.load_config("pairs:tiny", OVERRIDES | changes | {"data.padded_lengths": "()"})
+    finetune.finetune(recipe, init=init, data=str(table), workdir=str(workdir))
+    return workdir
+
+
+def test_a_run_is_a_model_of_embeddings(run, table, tmp_path):
+    results = json.loads((run / "results.json").read_text())
+    scores = results["each_seed"][0]["scores"]
+    assert set(scores) == {"dev/mrr", "dev/accuracy", "dev/mrr_4", "dev/accuracy_4", "dev/score"}
+    assert scores["dev/score"] == scores["dev/mrr"]
+    lines = (run / "seed_0" / "metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
+    losses = [row["pairs/loss"] for row in metrics if "pairs/loss" in row]
+    assert losses[-1] < 0.8 * losses[0]
+    model = bertjax.load(run, precision="float32")
+    texts = ["mill river", "old oak old oak old oak old oak", "rain"]
+    vectors = model.embed(texts)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
+    # As the head computes them, truncated to the length of the recipe.
+    batch = model.tokenizer(texts, max_length=8)
+    sequence = np.asarray(model(batch).sequence)
+    mask = batch["attention_mask"][..., None]
+    mean = (sequence * mask).sum(axis=1) / mask.sum(axis=1)
+    expected = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    (answer,) = predict.load(loader.find_run(run), precision="float32").predict(
+        [("a", "mill river\train")], 8
+    )
+    assert answer["cosine"] == pytest.approx(float(vectors[0] @ vectors[2]), abs=1e-5)
+    source = exporting.find(str(run))
+    exporting.write(source, tmp_path / "st", embedding=exporting.with_pooling(source))
+    again = bertjax.load(tmp_path / "st", precision="float32").embed(texts)
+    np.testing.assert_allclose(again, vectors, atol=1e-5)
+    exporting.write(source, tmp_path / "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["architectures"] == [
+        "BertModel"
+    ]
+
+
+def test_a_run_is_evaluated_with_its_own_settings(run, tmp_path):
+    table = tmp_path / "scored.csv"
+    rows = [f"{a},{b},{float(same)}" for a, b, same in SCORED[:9]]
+    table.write_text("\n".join(["text,text_pair,score", *rows, ""]))
+    found = evaluation.sts(str(run), str(table), precision="float32")
+    explicit = {"pooling": "mean", "max_length": 8, "precision": "float32"}
+    assert found == evaluation.sts(str(run), str(table), **explicit)
+
+
+def steps(made, devices):
+    """Loss, accuracy and gradient norm of two steps, with dropout."""
+    sizes = {"data": devices, "fsdp": 1, "tensor": 1, "sequence": 1}
+    made = dataclasses.replace(made, mesh=sharding.make_mesh(sizes, jax.devices()[:devices]))
+    trainer = made.trainer(0)
+    state, found = finetune_job.init_state(made, trainer), []
+    for _, batch in itertools.islice(made.dataset.batches["train"].training_batches(), 2):
+        state, metrics = trainer.train_step(state, sharding.to_global(batch, made.mesh))
+        names = ("pairs/loss", "pairs/accuracy", "gradient_norm")
+        found.append([float(metrics[name]) for name in names])
+    return np.array(found)
+
+
+def test_negatives_are_those_of_the_global_batch(init, table, tmp_path):
+    """Invariant 5: eight devices have the loss of one."""
+    made = job(init, table, tmp_path)
+    np.testing.assert_allclose(steps(made, 8), steps(made, 1), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "printed"),
+    [
+        ({"data.microbatches": "2"}, "data.microbatches: got 2, expected 1, as config.task.name"),
+        ({"mesh.shard_optimizer": "true"}, "mesh.shard_optimizer: got True, expected False"),
+        ({"task.matryoshka_dims": "(4, 16)"}, "expected matryoshka_dims below hidden_size"),
+        ({"task.symmetric": "true", "task.loss_type": "cosent"}, "expected symmetric=False"),
+        ({"task.temperature": "1.0", "task.loss_type": "cosine"}, "temperature has no effect"),
+        ({"task.pooling": "max"}, "expected one of 'mean', 'cls'"),
+    ],
+)
+def test_impossible_options_are_one_line(init, table, tmp_path, changes, printed):
+    with pytest.raises(UserError, match=printed) as error:
+        job(init, table, tmp_path, **changes)
+    assert "\n" not in str(error.value)
