@@ -208,8 +208,8 @@ class Task(Objective):
         separate maps.
       embeds: Whether it trains embeddings of texts, pooled as its field `pooling` specifies; such a
         head has no parameters.
-      compares_examples: Whether its loss compares all examples of a batch, which therefore must not
-        be split into microbatches.
+      compares_examples: Whether its loss compares all examples of a batch, so that its gradient is
+        not a sum over microbatches (`train/gradient_cache.py`); it then has `loss_of_embeddings`.
     """
 
     fields_from_data: ClassVar[tuple[str, ...]] = ()
@@ -220,6 +220,12 @@ class Task(Objective):
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:
         """Predictions of every sequence, gathered on the host."""
+        raise NotImplementedError
+
+    def loss_of_embeddings(
+        self, embeddings: Float[Array, "B D"], batch: Batch
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """The loss, see `loss`, from the predictions of the whole batch."""
         raise NotImplementedError
 
 
@@ -273,6 +279,27 @@ class Pretrainer(nn.Module):
         (task,) = [objective for objective in made if hasattr(objective, "predict")]
         batch = task.prepare(self.encoder, batch, train=False)
         return task.predict(self.encoder, self.encoder(batch, train=False), batch)
+
+    def embed(self, batch: Batch, *, train: bool) -> Array:
+        """Returns the predictions of the only objective, a task that compares examples."""
+        (name,) = self.objectives
+        task = getattr(self, name)
+        batch = task.prepare(self.encoder, batch, train=train)
+        return task.predict(self.encoder, self.encode(self.encoder, batch, train=train), batch)
+
+    def losses_of_embeddings(
+        self, embeddings: Array, batch: Batch
+    ) -> tuple[dict[str, Sum], dict[str, Sum]]:
+        """Returns what `__call__` does, from the results of `embed` for the whole batch."""
+        (name,) = self.objectives
+        loss_sum, weight_sum, metrics = getattr(self, name).loss_of_embeddings(embeddings, batch)
+        named = {f"{name}/{metric}": value for metric, value in metrics.items()}
+        return {name: (loss_sum, weight_sum)}, named
+
+    @nn.nowrap
+    def compares_examples(self) -> bool:
+        """Whether a task compares all examples of a batch."""
+        return any(getattr(make(), "compares_examples", False) for make in self.objectives.values())
 
     @nn.nowrap
     def init_params(self, params: Params, frozen: Mapping[str, Params]) -> Params:

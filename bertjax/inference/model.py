@@ -183,18 +183,13 @@ class Model(pretrained.Pretrained):
         settings = sentence_transformers.choose(
             self.config, pooling=pooling, normalize=normalize, max_length=max_length
         )
-        extractor = self._cached(
-            features.load,
-            layers=str(layer),
-            pooling=settings.pooling,
-            normalize=settings.normalize,
-            max_seq_length=settings.max_length,
-            truncate=True,
-        )
+        own = {"pooling": settings.pooling, "normalize": settings.normalize}
+        own["max_seq_length"] = settings.max_length
+        extractor = self._cached(features.load, layers=str(layer), truncate=True, **own)
         given = [texts] if isinstance(texts, str) else texts
         chunks = features.extract(extractor, given, "texts", batch_size=batch_size)
-        found = [rows[:, 0] for _, rows in chunks]
-        vectors = np.concatenate([np.zeros((0, self.module.hidden_size), np.float32), *found])
+        none = np.zeros((0, self.module.hidden_size), np.float32)
+        vectors = np.concatenate([none, *(rows[:, 0] for _, rows in chunks)])
         return vectors[0] if isinstance(texts, str) else vectors
 
     def classify(

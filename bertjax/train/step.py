@@ -11,6 +11,7 @@ from jaxtyping import Array
 from bertjax.interfaces import Batch, Params, extent
 from bertjax.layers.dropout import per_example_key
 from bertjax.pretrainer import Pretrainer, Sum
+from bertjax.train import gradient_cache
 from bertjax.train.accumulation import (
     merge_microbatches,
     reduce_shards,
@@ -53,7 +54,8 @@ def make_train_step(
     and dropout are the same on any mesh, and for any number of hosts and microbatches.
 
     The loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
-    sums are accumulated and divided by the weights of the whole batch, so the gradient is exact.
+    sums are accumulated and divided by the weights of the whole batch, so the gradient is exact; a
+    loss that compares examples is computed for the whole batch (`gradient_cache.py`).
 
     `frozen` holds parameters that are not trained, such as a teacher's.
 
@@ -63,11 +65,9 @@ def make_train_step(
     """
     loss_weights, averaging = pretrainer.loss_weights(), averaging_of(optimizer)
 
-    def loss(params, frozen, part, dropout, whole_weights, count):
-        rows, dropout_keys, carry = part
-        rngs = {"dropout": per_example_key(dropout, dropout_keys)}
-        (losses, metrics), carry = _apply(
-            pretrainer, params, frozen, rows, carry, train=True, rngs=rngs
+    def loss(params, frozen, part, dropout, whole_weights, count, cached=1):
+        (losses, metrics), carry = _apply_with_dropout(
+            pretrainer, params, frozen, part, dropout, cached
         )
         weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
         total = sum(
@@ -89,9 +89,10 @@ def make_train_step(
         dropout_keys = example_keys(seed, state.step, size, "dropout")
         whole = batch, dropout_keys, state.carry
         params = averaging.gradient_params(state.average, state.params)
+        cached, count = (count, 1) if pretrainer.compares_examples() else (1, count)
         if count == 1 and not grad_reduce_in_bf16 and gradient_specs is None:
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
-                params, frozen, whole, dropout, None, 1
+                params, frozen, whole, dropout, None, 1, cached
             )
         else:
             shards = num_data_shards()
@@ -161,6 +162,20 @@ def _apply(
     variables["carry"] = carry
     results, changed = pretrainer.apply(variables, batch, mutable=["carry"], **options)
     return results, changed["carry"]
+
+
+def _apply_with_dropout(
+    pretrainer: Pretrainer, params: Params, frozen: Params, part: Any, dropout: Array, cached: int
+) -> tuple[Any, Any]:
+    """`_apply` in training; in `cached` parts if the loss compares all examples of the batch."""
+    rows, dropout_keys, carry = part
+    if cached > 1:
+        variables = {"params": params, "frozen": frozen}
+        return gradient_cache.apply(
+            pretrainer, variables, rows, dropout, dropout_keys, cached
+        ), carry
+    rngs = {"dropout": per_example_key(dropout, dropout_keys)}
+    return _apply(pretrainer, params, frozen, rows, carry, train=True, rngs=rngs)
 
 
 def _name_sums(losses: dict[str, Sum], metrics: dict[str, Sum]) -> dict[str, Sum]:

@@ -135,15 +135,20 @@ def _check_model_relations(config: ConfigDict, modules: Mapping[str, type]) -> N
 
 
 def _check_whole_batch(config: ConfigDict) -> None:
-    """Refuses to compute the gradient in parts if a task's loss compares all examples.
+    """Refuses options that sum gradients of parts if a task's loss compares all examples.
 
     Raises:
       UserError: naming the option that splits the batch.
     """
     if "task" not in config or not schema.plug_in_class(config, "task.name").compares_examples:
         return
+    if config.data.microbatches > 1 and "objectives" in config and config.objectives:
+        raise UserError(
+            f"config.data.microbatches: got {config.data.microbatches}, expected 1, as "
+            f"config.task.name={config.task.name} compares all examples of a batch, and the run "
+            "has further objectives; leave one of them out"
+        )
     parts = {
-        "data.microbatches": (config.data.microbatches, 1),
         "mesh.grad_reduce_in_bf16": (config.mesh.grad_reduce_in_bf16, False),
         "mesh.shard_optimizer": (config.mesh.shard_optimizer, False),
     }

@@ -68,7 +68,13 @@ class Task(pretrainer.Task, kw_only=True):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:
         """Sums the loss over the examples, and over the widths of the embeddings."""
-        rows = {"vectors": self.predict(encoder, encoded, batch), "labels": batch["labels"]}
+        return self.loss_of_embeddings(self.predict(encoder, encoded, batch), batch)
+
+    def loss_of_embeddings(
+        self, embeddings: Float[Array, "B D"], batch: Batch
+    ) -> tuple[Array, Array, dict[str, Sum]]:
+        """Returns `loss` from the embeddings of all sequences of the batch."""
+        rows = {"vectors": embeddings, "labels": batch["labels"]}
         rows["weights"] = batch.get("example_weight", jnp.ones(len(batch["labels"])))
         group, width = self.texts_per_example, rows["vectors"].shape[-1]
         if self.is_initializing():  # with a batch of one sequence

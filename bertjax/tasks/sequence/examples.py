@@ -1,7 +1,6 @@
 """Examples of one or two texts, as read from files, and the stratified split of a dev part."""
 
 import dataclasses
-
 from collections.abc import Mapping
 from typing import Any
 
