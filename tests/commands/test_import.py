@@ -194,7 +194,7 @@ def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
         ("TokenClassification", id2label("O", "B-PER"), "mnli", "--task: got mnli, expected ner"),
         ("MultipleChoice", {}, "", "does not name the task: specify it"),
         ("MultipleChoice", {}, "rte", r"--task: got 'rte', expected .*\(multiple_choice\): known"),
-        ("MultipleChoice", {"finetuning_task": "copa"}, "", "finetuning_task of .*: got 'copa'"),
+        ("MultipleChoice", {"finetuning_task": "dream"}, "", "finetuning_task of .*: got 'dream'"),
         ("MultipleChoice", {"num_choices": "4"}, "race", "num_choices of config.json: got '4'"),
     ],
 )

@@ -190,7 +190,7 @@ WRONG = {
     "fill-mask": ("gpt2", "reversal", "vit", "mrpc/seed_0"),
     "generate": ("bert", "vit", "mrpc/seed_0"),
     "evaluate perplexity": ("bert", "reversal", "vit", "mrpc/seed_0"),
-    "evaluate choices": ("bert", "reversal", "vit", "mrpc/seed_0"),
+    "evaluate choices": ("reversal", "vit", "mrpc/seed_0"),
     "evaluate sts": ("vit", "mrpc"),
     "predict": ("bert", "gpt2", "reversal", "vit", "mrpc"),
     "embed": ("vit", "mrpc"),

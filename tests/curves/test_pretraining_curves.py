@@ -63,8 +63,10 @@ DISTILLATION = {
     "distilbert.py:tiny": "soft_targets",
     "tinybert.py:tiny": "layer_matching",
 }
-TUNING = ("glue", "task", "squad", "ner", "race", "kbert", "tinybert_glue")
-"""Configs of tasks, whose curves test_task_curves.py follows; a table has the head of GLUE."""
+TUNING = ("glue", "task", "multilingual", "squad", "ner", "race", "kbert", "tinybert_glue")
+TUNING += ("superglue", "pairs")
+"""Configs of tasks, whose curves test_task_curves.py follows; a table and texts of several
+languages have the head of GLUE."""
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,11 @@ OTHER_TASKS = {
     "ner": ("ner.py:conll2003,tiny", SHORT),
     "ner_features": ("ner.py:conll2003,features,tiny", SHORT),
     "race": ("race.py:race,tiny", SHORT),
+    "wic": ("superglue.py:wic,tiny", SHORT),
+    "pairs": ("pairs.py:tiny", SHORT),
 }
-"""Spans, words, words by features, and choices; each with what makes it short."""
+"""Spans, words, words by features, choices, two marked words, and embeddings; each with what makes
+it short."""
 STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 """Of tinybert_glue.py, each with the objective that asks a teacher."""
 
@@ -91,6 +94,14 @@ def other_data(tmp_path_factory, sentences, nouns) -> pathlib.Path:
         (folder / "ner").mkdir(exist_ok=True)
         name = {"train": "train", "dev": "valid"}[split]
         (folder / "ner" / f"{name}.txt").write_text("\n\n".join([*lines, ""]))
+        marked = [marked_words(*each) for each in enumerate(some)]
+        paired = [{"anchor": text[0], "positive": text[1], "negative": text[2]} for text in some]
+        for path, rows in (
+            (folder / "superglue" / "WiC" / f"{'val' if split == 'dev' else split}.jsonl", marked),
+            (folder / "pairs" / f"{split}.jsonl", paired),
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(map(json.dumps, rows)))
     return folder
 
 
@@ -110,6 +121,16 @@ def article(number: int, text: list[str], nouns: list[str]) -> dict:
     options = options[number % 4 :] + options[: number % 4]
     content = {"article": " ".join(text), "questions": ["It is a _ ."], "options": [options]}
     return content | {"answers": ["ABCD"[options.index(right)]], "id": f"high{number}.txt"}
+
+
+def marked_words(number: int, text: list[str]) -> dict:
+    """A record of WiC that marks the second word of two sentences."""
+    record = {"word": text[0].split()[1], "idx": number, "label": number % 2 == 0, "version": 1.1}
+    for n, sentence in enumerate(text[:2], 1):
+        first, second, *_ = sentence.split()
+        start = len(first) + 1
+        record |= {f"sentence{n}": sentence, f"start{n}": start, f"end{n}": start + len(second)}
+    return record
 
 
 def tagged(words: list[str], nouns: list[str]) -> str:
