@@ -299,7 +299,7 @@ class Model(pretrained.Pretrained):
           temperature: Divides the scores before sampling; 0 selects the most likely token.
           top_k: Sample from the k most likely tokens; 0 for all.
           top_p: Sample from the most likely tokens with this total probability.
-          repetition_penalty: See `decoding.sampling.TokenSampler`.
+          repetition_penalty: See `decoding.search.TokenSampler`.
           no_repeat_ngram_size: Length of n-grams that occur at most once; 0 for no limit.
           num_beams: Width of beam search; 1 for none.
           stop: Texts that end the generation.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.sweeps import submission
-from bertjax.sweeps.run import Score
+from bertjax.sweeps.run import Score, suite_content
 from bertjax.sweeps.table import NO_VALUE
 from bertjax.tasks.glue.table import GLUE, PUBLISHED_ROWS, PUBLISHED_TASKS, glue_task
 
@@ -64,21 +64,9 @@ def _percent(value: float | None) -> str:
 
 
 def content(scores: Sequence[Score]) -> dict[str, Any]:
-    """The table as plain values for JSON, as fractions."""
+    """The table as plain values for JSON, as fractions, next to the published one."""
     return {
-        "average": average(scores),
-        "tasks": {
-            score.name: {
-                "score": task_score(score),
-                "medians": dict(score.medians),
-                "dev/score": {"min": score.lowest, "max": score.highest},
-                "seeds": score.seeds,
-                "points": score.points,
-                "chosen": dict(score.settings),
-                "workdir": str(score.workdir),
-            }
-            for score in scores
-        },
+        **suite_content(scores, task_score),
         "published": {
             name: dict(zip(PUBLISHED_TASKS, row, strict=True))
             for name, row in PUBLISHED_ROWS.items()

@@ -2,7 +2,8 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bertjax.io.files import read_json
@@ -124,8 +125,32 @@ def read_score(name: str, folder: pathlib.Path, metric: str = SCORE) -> Score | 
     return Score(name, folder, medians, main["min"], main["max"], results["seeds"])
 
 
+def suite_content(scores: Sequence[Score], task_score: Callable[[Score], float]) -> dict[str, Any]:
+    """The table of a suite of tasks, GLUE or SuperGLUE, for `results.json`, as fractions.
+
+    Args:
+      scores: The finished tasks.
+      task_score: The score of a task on the leaderboard.
+    """
+    return {
+        "average": statistics.mean(map(task_score, scores)),
+        "tasks": {
+            score.name: {
+                "score": task_score(score),
+                "medians": dict(score.medians),
+                "dev/score": {"min": score.lowest, "max": score.highest},
+                "seeds": score.seeds,
+                "points": score.points,
+                "chosen": dict(score.settings),
+                "workdir": str(score.workdir),
+            }
+            for score in scores
+        },
+    }
+
+
 def scores_of_suite(content: Mapping[str, Any]) -> list[Score]:
-    """The scores in the `results.json` of a suite of tasks, GLUE or SuperGLUE."""
+    """The scores of a table that `suite_content` has converted."""
     return [
         Score(
             name=name,
@@ -134,8 +159,8 @@ def scores_of_suite(content: Mapping[str, Any]) -> list[Score]:
             lowest=task["dev/score"]["min"],
             highest=task["dev/score"]["max"],
             seeds=task["seeds"],
-            settings=task.get("chosen", {}),
-            points=task.get("points", 1),
+            settings=task["chosen"],
+            points=task["points"],
         )
         for name, task in content["tasks"].items()
     ]

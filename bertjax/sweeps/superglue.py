@@ -3,7 +3,6 @@
 import pathlib
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from bertjax import build
 from bertjax.config import FINE_TUNING, load_config
@@ -11,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
 from bertjax.sweeps import scheduler, submission
-from bertjax.sweeps.run import Run, Score, read_score
+from bertjax.sweeps.run import Run, Score, read_score, suite_content
 from bertjax.tasks.superglue.table import TASKS, superglue_task
 
 _FIELD = "task.dataset"
@@ -87,7 +86,8 @@ def find_tasks(data: pathlib.Path, names: Sequence[str] = ()) -> list[str]:
     present = [task.name for task in TASKS if (data / task.folder).is_dir()]
     if not names and not present:
         raise UserError(
-            f"{data} holds no SuperGLUE task: --data requires the folder that holds BoolQ/ etc."
+            f"{data} has no folder of a SuperGLUE task: --data expects the folder that contains "
+            "BoolQ/, CB/ and so on"
         )
     return found or present
 
@@ -118,23 +118,6 @@ def _row(score: Score) -> list[str]:
     return [score.name, ", ".join(metrics), medians, score.spread, str(score.seeds)]
 
 
-def content(scores: Sequence[Score]) -> dict[str, Any]:
-    """The table as plain values for JSON, as fractions."""
-    return {
-        "average": average(scores),
-        "tasks": {
-            score.name: {
-                "score": task_score(score),
-                "medians": dict(score.medians),
-                "dev/score": {"min": score.lowest, "max": score.highest},
-                "seeds": score.seeds,
-                "workdir": str(score.workdir),
-            }
-            for score in scores
-        },
-    }
-
-
 def missing_files(scores: Sequence[Score]) -> list[str]:
     """Files that the evaluation server requires and no finished run has written."""
     return submission.missing(scores, [f"{task.folder}.jsonl" for task in TASKS])
@@ -148,5 +131,6 @@ def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:
         names = list(dict.fromkeys(f"{server}.jsonl" for server in servers))
         submission.write(folder / "submission.zip", scores, names)
         missing = {"missing_of_server": missing_files(scores)}
-        scheduler.write_table(folder, rows(scores), content(scores) | missing)
+        content = suite_content(scores, task_score) | missing
+        scheduler.write_table(folder, rows(scores), content)
     return scores

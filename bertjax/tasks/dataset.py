@@ -15,6 +15,7 @@ from jaxtyping import Num
 from bertjax.constraints import AnyText, PositiveInt
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
+from bertjax.tasks import sequences as tasks_sequences
 from bertjax.tasks.batches import PairBatches
 from bertjax.tasks.sequences import Pairs
 
@@ -166,6 +167,17 @@ class EncodingSpec:
         if split != "train" or not self.max_train_examples:
             return examples
         return examples.sample(self.max_train_examples, self.seed)
+
+    def encode(self, texts: Sequence[list[str]], truncate: str = "longer") -> Pairs:
+        """Encodes one or two texts per example; see `sequences.encode`."""
+        return tasks_sequences.encode(
+            texts,
+            self.tokenizer,
+            self.max_seq_length,
+            cls_last=self.cls_last,
+            max_chars_per_word=self.max_chars_per_word,
+            truncate=truncate,
+        )
 
     def batches(
         self,

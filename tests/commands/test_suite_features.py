@@ -47,7 +47,9 @@ if score == "broken":
 spread = {"median": score, "min": score - 0.1, "max": score + 0.1}
 results = {"status": "complete", "seeds": int(options["--seeds"])}
 results["over_seeds"] = {"dev/score": spread, "dev/f1": spread}
-(workdir / "results.json").write_text(json.dumps(results))
+# Atomic as in `bertjax finetune`: the suite reads the results of other runs meanwhile.
+(workdir / "partial").write_text(json.dumps(results))
+(workdir / "partial").rename(workdir / "results.json")
 """
 
 

@@ -34,7 +34,9 @@ folder = workdir / "predictions" / "test"
 folder.mkdir(parents=True, exist_ok=True)
 for name in json.loads((here / "files.json").read_text())[task]:
     (folder / name).write_text(f"of {task}")
-(workdir / "results.json").write_text(json.dumps(results))
+# Atomic as in `bertjax finetune`: the suite reads the results of other runs meanwhile.
+(workdir / "partial").write_text(json.dumps(results))
+(workdir / "partial").rename(workdir / "results.json")
 """
 
 

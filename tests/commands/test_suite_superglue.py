@@ -27,7 +27,9 @@ output = workdir / "predictions" / "test"
 output.mkdir(parents=True, exist_ok=True)
 for name in [folder[task]] + ["AX-b", "AX-g"] * (task == "rte"):
     (output / f"{name}.jsonl").write_text(f"{options['--config']}")
-(workdir / "results.json").write_text(json.dumps(results))
+# Atomic as in `bertjax finetune`: the suite reads the results of other runs meanwhile.
+(workdir / "partial").write_text(json.dumps(results))
+(workdir / "partial").rename(workdir / "results.json")
 """
 
 
@@ -74,7 +76,10 @@ def test_some_tasks_and_refused_options(suite, tmp_path):
     for words, message in (
         (["--tasks", "bool"], "unknown SuperGLUE task 'bool': "),
         (["--config.task.dataset=cb"], "since --tasks sets it in every run; leave --config.task"),
-        (["--data", str(tmp_path)], "holds no SuperGLUE task: --data requires the folder that"),
+        (
+            ["--data", str(tmp_path)],
+            "has no folder of a SuperGLUE task: --data expects the folder that contains BoolQ/",
+        ),
     ):
         status, _, printed = suite(*words)
         assert status == 2

@@ -88,7 +88,9 @@ match orders.get(workdir.name, 4.0):
             if words[0] == "finetune":
                 spread = dict.fromkeys(("median", "min", "max"), loss / 10)
                 results = summary | {"over_seeds": {"dev/score": spread}}
-                (workdir / "results.json").write_text(json.dumps(results))
+                # Atomic as in `bertjax finetune`: the sweep reads other runs meanwhile.
+                (workdir / "partial").write_text(json.dumps(results))
+                (workdir / "partial").rename(workdir / "results.json")
 """
 
 IN_A_PROCESS = """

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.reports.collect import FINE_TUNING, PRETRAINING, collect
-from bertjax.sweeps import features, glue_table, superglue
+from bertjax.sweeps import features, glue_table
 from bertjax.sweeps.run import Score, scores_of_suite
 
 
@@ -90,7 +90,5 @@ def test_a_seed_a_file_and_a_missing_folder_are_refused(make_finetuning, tmp_pat
 def test_tables_of_suites_are_read_as_they_were_written(tmp_path):
     glue = Score("rte", tmp_path, {"dev/accuracy": 0.5}, 0.25, 0.75, 5, {"epochs": 3}, 18)
     assert scores_of_suite(json.loads(json.dumps(glue_table.content([glue])))) == [glue]
-    plain = Score("rte", tmp_path, {"dev/accuracy": 0.5}, 0.25, 0.75, 5)
-    assert scores_of_suite(json.loads(json.dumps(superglue.content([plain])))) == [plain]
     ner = Score("last", tmp_path, {"dev/f1": 0.5}, 0.25, 0.75, 5)
     assert features.read(json.loads(json.dumps(features.content([ner])))) == [ner]

@@ -20,7 +20,9 @@ while not (folder / "seen").exists() and time.monotonic() < end:
     time.sleep(0.01)
 score = {"median": 0.5, "min": 0.4, "max": 0.6}
 results = {"status": "complete", "seeds": 2, "over_seeds": {"dev/score": score}}
-(folder / "results.json").write_text(json.dumps(results))
+# Atomic as in `bertjax finetune`: the suite reads the results of other runs meanwhile.
+(folder / "partial").write_text(json.dumps(results))
+(folder / "partial").rename(folder / "results.json")
 """
 
 

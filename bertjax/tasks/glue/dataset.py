@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Num
 
 from bertjax.constraints import AnyText, PositiveInt
 from bertjax.errors import UserError
@@ -18,7 +18,7 @@ from bertjax.tasks.glue import files as glue_files
 from bertjax.tasks.glue import predictions as glue_predictions
 from bertjax.tasks.glue.table import GlueTask, glue_task
 from bertjax.tasks.sequence.examples import SequenceExamples
-from bertjax.tasks.sequence.predictions import to_answers
+from bertjax.tasks.sequence.predictions import prediction_request
 
 Fields = Mapping[str, Any]
 
@@ -105,12 +105,7 @@ def from_inputs(
     names = row.class_names(task.get("labels", ()))
     examples = SequenceExamples(texts, None, [str(number) for number in range(len(rows))])
     sequences = _encoded(examples, fields, spec, _graph(data, fields, spec))
-
-    def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
-        found = to_answers(row.problem_type, names, logits)
-        return dataset.with_inputs(rows, found, sequences)
-
-    return PredictionRequest(spec.batches("predict", sequences, None), answers)
+    return prediction_request(rows, sequences, row.problem_type, names, spec)
 
 
 def scores(
@@ -144,13 +139,7 @@ def _encoded(
     examples: SequenceExamples, fields: Fields, spec: EncodingSpec, graph: knowledge.Graph | None
 ) -> tasks_sequences.Pairs:
     if graph is None:
-        return tasks_sequences.encode(
-            examples.texts,
-            spec.tokenizer,
-            spec.max_seq_length,
-            cls_last=spec.cls_last,
-            max_chars_per_word=spec.max_chars_per_word,
-        )
+        return spec.encode(examples.texts)
     return knowledge.encode(
         examples.texts,
         spec.tokenizer,

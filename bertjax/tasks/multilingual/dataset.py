@@ -13,11 +13,11 @@ from bertjax.errors import UserError
 from bertjax.io.files import write_output
 from bertjax.metrics import classification
 from bertjax.metrics.sequences import SINGLE_LABEL
-from bertjax.tasks import dataset, sequences
+from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.multilingual import files
 from bertjax.tasks.multilingual.table import multilingual_task
-from bertjax.tasks.sequence.predictions import to_answers
+from bertjax.tasks.sequence.predictions import prediction_request
 
 Fields = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ class Dataset:
         self.batches = {}
         for split, some in self.splits.items():
             examples = spec.subsample(split, some).examples
-            encoded = _encoded(examples.texts, spec)
+            encoded = spec.encode(examples.texts)
             self.batches[split] = spec.batches(split, encoded, examples.labels)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.splits else ()
@@ -123,20 +123,4 @@ def from_inputs(
     """
     given = [dataset.parse_fields(line, task["texts"]) for line in lines]
     texts = tuple([row[name] for row in given] for name in task["texts"])
-    encoded = _encoded(texts, spec)
-
-    def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
-        found = to_answers(SINGLE_LABEL, task["labels"], logits)
-        return dataset.with_inputs(given, found, encoded)
-
-    return PredictionRequest(spec.batches("predict", encoded, None), answers)
-
-
-def _encoded(texts: tuple[list[str], ...], spec: EncodingSpec) -> sequences.Pairs:
-    return sequences.encode(
-        texts,
-        spec.tokenizer,
-        spec.max_seq_length,
-        cls_last=spec.cls_last,
-        max_chars_per_word=spec.max_chars_per_word,
-    )
+    return prediction_request(given, spec.encode(texts), SINGLE_LABEL, task["labels"], spec)

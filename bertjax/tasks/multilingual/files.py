@@ -83,11 +83,17 @@ def read(
 
 
 class _File(NamedTuple):
-    """A file, and its language; with `wanted` it has a column of languages, of which some count."""
+    """A file of one language, or of several with a column that names them.
+
+    Attributes:
+      path: The file.
+      language: Its language; "" for a file of several.
+      selected: The languages that are read from a file of several; empty for all.
+    """
 
     path: pathlib.Path
     language: str
-    wanted: tuple[str, ...]
+    selected: tuple[str, ...]
 
 
 def _find_files(data: str, split: str, pattern: str, languages: Sequence[str]) -> list[_File]:
@@ -124,7 +130,7 @@ def _read_file(file: _File, task: MultilingualTask) -> Iterator[Row]:
     language_column = names.index(_COLUMN) if _COLUMN in names else None
     if language_column is not None:
         columns.append(language_column)
-    elif not file.language and len(file.wanted) != 1:
+    elif not file.language and len(file.selected) != 1:
         raise UserError(
             f"{file.path} has no column {_COLUMN!r}: expected it in a file of several languages; "
             f"put {LANGUAGE} into the name, or choose one language"
@@ -135,10 +141,10 @@ def _read_file(file: _File, task: MultilingualTask) -> Iterator[Row]:
                 f"{where}: got {len(values)} field(s), expected {1 + max(columns)} or more "
                 "separated by tabs; fix or remove the line"
             )
-        language = file.language or (file.wanted[0] if file.wanted else "")
+        language = file.language or (file.selected[0] if file.selected else "")
         if language_column is not None:
             language = values[language_column]
-        if file.wanted and language not in file.wanted:
+        if file.selected and language not in file.selected:
             continue
         *texts, label = (values[column] for column in columns[: len(task.texts) + 1])
         yield Row(where, language, tuple(texts), task.synonyms.get(label, label))

@@ -1,9 +1,9 @@
-"""Dataset of text pairs for embeddings; each text is a sequence of its own."""
+"""Dataset of text pairs for embeddings; every text is one sequence."""
 
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ from bertjax.constraints import AnyText, OpenShare, Seed
 from bertjax.errors import UserError
 from bertjax.io.files import write_output
 from bertjax.metrics import classification
-from bertjax.tasks import dataset, sequences
+from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.pairs import tables
 from bertjax.tasks.pairs.head import CONTRASTIVE, COSINE
@@ -127,7 +127,7 @@ class Dataset:
     def _batches(self, name: str, examples: PairExamples, spec: EncodingSpec):
         """Batches of texts; those of a training example stay together."""
         if name != "train":
-            return spec.batches(name, _encoded(examples.flat_texts, spec), None)
+            return spec.batches(name, spec.encode((examples.flat_texts,)), None)
         examples = spec.subsample(name, examples)
         group = len(examples.texts)
         if self.loss_type == CONTRASTIVE:
@@ -135,7 +135,7 @@ class Dataset:
         else:
             labels = np.repeat(examples.scores, group)
         spec = dataclasses.replace(spec, batch_size=spec.batch_size * group)
-        return spec.batches(name, _encoded(examples.flat_texts, spec), labels, group)
+        return spec.batches(name, spec.encode((examples.flat_texts,)), labels, group)
 
     def score(self, split: str, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
         """Returns the metrics of a split, for each width of `matryoshka_dims` with a suffix.
@@ -240,7 +240,7 @@ def from_inputs(
       UserError: a line has another number of fields, or other keys.
     """
     rows = [dataset.parse_fields(line, task["columns"]) for line in lines]
-    encoded = _encoded([row[name] for row in rows for name in task["columns"]], spec)
+    encoded = spec.encode(([row[name] for row in rows for name in task["columns"]],))
     truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)
 
     def answers(embeddings: Float[np.ndarray, "n D"]) -> list[dict[str, Any]]:
@@ -251,13 +251,3 @@ def from_inputs(
         ]
 
     return PredictionRequest(spec.batches("predict", encoded, None), answers)
-
-
-def _encoded(texts: Sequence[str], spec: EncodingSpec) -> sequences.Pairs:
-    return sequences.encode(
-        (list(texts),),
-        spec.tokenizer,
-        spec.max_seq_length,
-        cls_last=spec.cls_last,
-        max_chars_per_word=spec.max_chars_per_word,
-    )

@@ -13,7 +13,7 @@ from bertjax.constraints import AnyText, OpenShare, Seed
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.metrics.sequences import DEFAULTS, METRICS, MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from bertjax.tasks import dataset, sequences
+from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.sequence import files, labels
 from bertjax.tasks.sequence.examples import (
@@ -22,7 +22,7 @@ from bertjax.tasks.sequence.examples import (
     check_unused,
     held_out,
 )
-from bertjax.tasks.sequence.predictions import to_answers, write_report
+from bertjax.tasks.sequence.predictions import prediction_request, write_report
 
 Fields = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ class Dataset:
         for name, examples in self.examples.items():
             sampled = spec.subsample(name, examples)
             train = sampled if name == "train" else train
-            encoded = _encoded(sampled.texts, spec)
+            encoded = spec.encode(sampled.texts)
             self.batches[name] = spec.batches(name, encoded, sampled.labels)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.examples else ()
@@ -245,27 +245,13 @@ def from_inputs(
 ) -> PredictionRequest:
     """Encodes user inputs: one example per line, tab-separated texts or a JSON object.
 
-    The keys of an object are the names of the columns; see `answers.to_answers` for the answers.
+    The keys of an object are the names of the columns; answers are those of
+    `predictions.to_answers`.
 
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
     rows = [dataset.parse_fields(line, task["texts"]) for line in lines]
     texts = tuple([given[name] for given in rows] for name in task["texts"])
-    encoded = _encoded(texts, spec)
-
-    def answers(logits: Num[np.ndarray, "n C"]) -> list[dict[str, Any]]:
-        found = to_answers(task["problem_type"], task["labels"], logits)
-        return dataset.with_inputs(rows, found, encoded)
-
-    return PredictionRequest(spec.batches("predict", encoded, None), answers)
-
-
-def _encoded(texts: tuple[list[str], ...], spec: EncodingSpec) -> sequences.Pairs:
-    return sequences.encode(
-        texts,
-        spec.tokenizer,
-        spec.max_seq_length,
-        cls_last=spec.cls_last,
-        max_chars_per_word=spec.max_chars_per_word,
-    )
+    kind, names = task["problem_type"], task["labels"]
+    return prediction_request(rows, spec.encode(texts), kind, names, spec)

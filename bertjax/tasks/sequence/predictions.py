@@ -9,7 +9,7 @@ SPLIT_confusion.tsv the number of examples of each class (row) that are predicte
 import json
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from bertjax.errors import UserError
 from bertjax.io.files import write_output
 from bertjax.metrics import sequences as metrics
 from bertjax.metrics.sequences import MULTI_LABEL, REGRESSION, SINGLE_LABEL, probabilities
+from bertjax.tasks.dataset import EncodingSpec, PredictionRequest, with_inputs
 from bertjax.tasks.sequence.examples import SequenceExamples
+from bertjax.tasks.sequences import Pairs
 
 _MAX_CONFUSIONS = 20
 _MAX_MATRIX = 500
@@ -165,6 +167,29 @@ def to_answers(
         return [{"score": float(found[0])} for found in logits]
     found = probabilities(problem_type, logits)
     return [_class_prediction(problem_type, labels, row) for row in found.tolist()]
+
+
+def prediction_request(
+    given: Sequence[Mapping[str, Any]],
+    encoded: Pairs,
+    problem_type: str,
+    labels: Sequence[str],
+    spec: EncodingSpec,
+) -> PredictionRequest:
+    """Returns the request for user inputs, whose answers are the inputs with those of `to_answers`.
+
+    Args:
+      given: The inputs.
+      encoded: Their sequences.
+      problem_type: One of `PROBLEM_TYPES`.
+      labels: Names of the classes; none for a regression.
+      spec: The encoding.
+    """
+
+    def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
+        return with_inputs(given, to_answers(problem_type, labels, logits), encoded)
+
+    return PredictionRequest(spec.batches("predict", encoded, None), answers)
 
 
 def _class_prediction(

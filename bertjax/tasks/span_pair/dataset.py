@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bertjax.metrics.sequences import SINGLE_LABEL
 from bertjax.tasks import dataset, sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.sequence.predictions import prediction_request
 from bertjax.tasks.span_pair import encoding
 from bertjax.tasks.superglue import dataset as superglue_dataset
 from bertjax.tasks.superglue.records import Examples
@@ -46,4 +48,4 @@ def from_inputs(
         given.append(record)
         rows += own.split("test").read(line[0], {**record, "idx": number}, own.labels)
     encoded = encoding.encode(Examples(rows), spec, own.truncate)
-    return superglue_dataset.prediction_request(own, given, encoded, spec)
+    return prediction_request(given, encoded, SINGLE_LABEL, own.labels, spec)

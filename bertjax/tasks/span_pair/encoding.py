@@ -25,14 +25,7 @@ def encode(examples: Examples, spec: EncodingSpec, truncate: str = "longer") -> 
       UserError: a span has no token within the maximum length, or `sequences.encode` raises.
     """
     tokenizer, texts = spec.tokenizer, examples.texts
-    pairs = sequences.encode(
-        texts,
-        tokenizer,
-        spec.max_seq_length,
-        cls_last=spec.cls_last,
-        max_chars_per_word=spec.max_chars_per_word,
-        truncate=truncate,
-    )
+    pairs = spec.encode(texts, truncate)
     inside = [
         [_token_masks(tokenizer, row.texts[number], number, row.spans) for row in examples.rows]
         for number in range(len(texts))

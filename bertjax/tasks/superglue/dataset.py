@@ -11,7 +11,7 @@ from jaxtyping import Float
 from bertjax.metrics.sequences import SINGLE_LABEL
 from bertjax.tasks import dataset, sequences
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
-from bertjax.tasks.sequence.predictions import to_answers
+from bertjax.tasks.sequence.predictions import prediction_request
 from bertjax.tasks.superglue import files
 from bertjax.tasks.superglue.records import Examples
 from bertjax.tasks.superglue.table import SuperGlueTask, superglue_task
@@ -52,7 +52,7 @@ class Dataset:
     @staticmethod
     def encode(examples: Examples, task: SuperGlueTask, spec: EncodingSpec) -> sequences.Pairs:
         """Encodes the texts of each row as one sequence."""
-        return _encoded(examples.texts, task, spec)
+        return spec.encode(examples.texts, task.truncate)
 
     def score(self, split: str, predictions: Float[np.ndarray, "n C"]) -> dict[str, float]:
         """Returns the official metrics, as fractions; none for an unlabelled split."""
@@ -94,29 +94,5 @@ def from_inputs(
     own = superglue_task(task["dataset"])
     given = [dataset.parse_fields(line, own.texts) for line in lines]
     texts = tuple([row[name] for row in given] for name in own.texts)
-    encoded = _encoded(texts, own, spec)
-    return prediction_request(own, given, encoded, spec)
-
-
-def prediction_request(
-    task: SuperGlueTask, given: list[dict[str, Any]], encoded: sequences.Pairs, spec: EncodingSpec
-) -> PredictionRequest:
-    """Returns the request whose answers are the inputs with `label` and `probabilities`."""
-
-    def answers(logits: Float[np.ndarray, "n C"]) -> list[dict[str, Any]]:
-        return dataset.with_inputs(given, to_answers(SINGLE_LABEL, task.labels, logits), encoded)
-
-    return PredictionRequest(spec.batches("predict", encoded, None), answers)
-
-
-def _encoded(
-    texts: tuple[list[str], ...], task: SuperGlueTask, spec: EncodingSpec
-) -> sequences.Pairs:
-    return sequences.encode(
-        texts,
-        spec.tokenizer,
-        spec.max_seq_length,
-        cls_last=spec.cls_last,
-        max_chars_per_word=spec.max_chars_per_word,
-        truncate=task.truncate,
-    )
+    encoded = spec.encode(texts, own.truncate)
+    return prediction_request(given, encoded, SINGLE_LABEL, own.labels, spec)

@@ -122,7 +122,7 @@ def test_ranks_are_among_all_distinct_texts():
     }
     rows = np.array([[vectors[i] for i in row] for row in ids], np.float32)
     # Anchor 0 has two positives, 1 and 4, neither of which precedes the other; 9 has the vector of
-    # 4, and comes first; 0 is no candidate of its own, but one of the last row.
+    # 4 and precedes it; 0 is a candidate of the last row only, not of its own rows.
     assert positive_ranks(rows, ids).tolist() == [1, 1, 2, 5]
     assert positive_ranks(np.ones((4, 3, 2), np.float32), ids).tolist() == [3, 5, 3, 5]
 
