@@ -19,8 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from bertjax.errors import UserError, nearest
-from bertjax.layers.stack import REMAT_POLICIES
+from bertjax.layers.stack import REMAT_POLICIES, check_remat
 
 Parameters = Mapping[str, Any]
 
@@ -52,10 +51,7 @@ class AlternatingStack(nn.Module):
     @nn.compact
     def __call__(self, x: Array, mask: PyTree, *, train: bool) -> tuple[Array, Array | None]:
         """Returns the last output and, on request, all outputs with a leading layer axis."""
-        if self.remat not in REMAT_POLICIES:
-            raise UserError(
-                f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
-            )
+        check_remat(self.remat)
         layers = self.param("block", self._init_layers, x, mask), None
         if self.has_rng("dropout"):
             rngs = jax.random.split(self.make_rng("dropout"), self.num_layers)
@@ -131,10 +127,7 @@ class DepthWeightedStack(AlternatingStack):
     @nn.compact
     def __call__(self, x: Array, mask: PyTree, *, train: bool) -> tuple[Array, Array | None]:
         """Returns the last sum and, on request, those after each layer with a leading axis."""
-        if self.remat not in REMAT_POLICIES:
-            raise UserError(
-                f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
-            )
+        check_remat(self.remat)
         layers = self.param("block", self._init_layers, x, mask)
         num_sums = len(SUBLAYERS) * self.num_layers
         axes = nn.with_logical_partitioning(init_weights, (None,))

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
-from bertjax.errors import UserError, nearest
-from bertjax.layers.stack import REMAT_POLICIES
+from bertjax.layers.stack import REMAT_POLICIES, check_remat
 
 Parameters = Mapping[str, Any]
 
@@ -56,10 +55,7 @@ class GroupedStack(nn.Module):
     @nn.compact
     def __call__(self, x: Array, mask: PyTree, *, train: bool) -> tuple[Array, Array | None]:
         """Returns the last output and, on request, all layers' with a leading layer axis."""
-        if self.remat not in REMAT_POLICIES:
-            raise UserError(
-                f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
-            )
+        check_remat(self.remat)
         groups = self.param("group", self._init_groups, x, mask)
         rngs = None
         if self.has_rng("dropout"):

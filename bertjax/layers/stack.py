@@ -25,6 +25,16 @@ REMAT_POLICIES = {
 RematPolicy = Annotated[str, OneOf(REMAT_POLICIES)]
 
 
+def check_remat(policy: str) -> None:
+    """Checks the name of a rematerialisation policy.
+
+    Raises:
+      UserError: there is no such policy.
+    """
+    if policy not in REMAT_POLICIES:
+        raise UserError(f"no remat policy {policy!r}: {nearest(policy, REMAT_POLICIES)}")
+
+
 class Stack(nn.Module):
     """Applies `block` `num_layers` times, each time with its own parameters.
 
@@ -61,10 +71,7 @@ class Stack(nn.Module):
             x = stack.block(_shard_sequence(x), mask, *(() if own is None else (own,)), train=train)
             return x, x if self.keep_hidden_states else None
 
-        if self.remat not in REMAT_POLICIES:
-            raise UserError(
-                f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
-            )
+        check_remat(self.remat)
         if self.remat != "none":
             # Without a loop in between, common subexpression elimination would undo the
             # rematerialisation.
@@ -123,10 +130,7 @@ class SharedStack(nn.Module):
     @nn.compact
     def __call__(self, x: Array, mask: PyTree, *, train: bool) -> tuple[Array, Array | None]:
         """Returns the last output and, on request, all outputs with a leading layer axis."""
-        if self.remat not in REMAT_POLICIES:
-            raise UserError(
-                f"no remat policy {self.remat!r}: {nearest(self.remat, REMAT_POLICIES)}"
-            )
+        check_remat(self.remat)
         shared, own = self._parameters(x, mask)
         dropout = None
         if self.has_rng("dropout"):
