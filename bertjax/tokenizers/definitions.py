@@ -88,11 +88,7 @@ def byte_level(
     Raises:
       UserError: the normalization form is unknown.
     """
-    steps = _unicode_form(normalization)
-    if strip_accents:
-        steps += [{"type": "NFD"}, {"type": "StripAccents"}]
-    if lowercase:
-        steps.append({"type": "Lowercase"})
+    steps = _normalizers(normalization, strip_accents=strip_accents, lowercase=lowercase)
     model = {"type": "BPE", "vocab": dict(pieces), "merges": [list(pair) for pair in pairs]}
     splitter = {
         "type": "ByteLevel",
@@ -132,11 +128,7 @@ def words(
     Raises:
       UserError: the normalization form is unknown.
     """
-    steps = _unicode_form(normalization)
-    if strip_accents:
-        steps += [{"type": "NFD"}, {"type": "StripAccents"}]
-    if lowercase:
-        steps.append({"type": "Lowercase"})
+    steps = _normalizers(normalization, strip_accents=strip_accents, lowercase=lowercase)
     model = {"type": "WordLevel", "vocab": dict(pieces), "unk_token": "[UNK]"}
     splitter = {"type": "BertPreTokenizer" if punctuation else "WhitespaceSplit"}
     return _definition(model, _sequence(steps), splitter)
@@ -207,6 +199,15 @@ def _unicode_form(name: str) -> list[Definition]:
         known = ", ".join(UNICODE_FORMS)
         raise UserError(f"normalization: got {name!r}, expected one of {known}")
     return [] if name == "none" else [{"type": name.upper()}]
+
+
+def _normalizers(form: str, *, strip_accents: bool, lowercase: bool) -> list[Definition]:
+    steps = _unicode_form(form)
+    if strip_accents:
+        steps += [{"type": "NFD"}, {"type": "StripAccents"}]
+    if lowercase:
+        steps.append({"type": "Lowercase"})
+    return steps
 
 
 def _sequence(steps: list[Definition]) -> Definition | None:

@@ -59,6 +59,11 @@ _METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 }
 
 
+def _most_likely_classes(rows: Sequence[Row], logits: Float[np.ndarray, "n C"]) -> Predictions:
+    found = logits.argmax(axis=-1).tolist()
+    return {row.key: value for row, value in zip(rows, found, strict=True)}
+
+
 class ClassAnswers:
     """One class for each example, written as its name, or as a number."""
 
@@ -74,8 +79,7 @@ class ClassAnswers:
 
     def choose(self, rows: Sequence[Row], logits: Float[np.ndarray, "n C"]) -> Predictions:
         """Returns the index of the class of each example."""
-        found = logits.argmax(axis=-1).tolist()
-        return {row.key: value for row, value in zip(rows, found, strict=True)}
+        return _most_likely_classes(rows, logits)
 
     def score(self, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
         """Returns the metrics that the task has."""
@@ -107,8 +111,7 @@ class AnswerSets:
 
     def choose(self, rows: Sequence[Row], logits: Float[np.ndarray, "n C"]) -> Predictions:
         """Returns 1 for the answers that are more likely right than wrong, else 0."""
-        found = logits.argmax(axis=-1).tolist()
-        return {row.key: value for row, value in zip(rows, found, strict=True)}
+        return _most_likely_classes(rows, logits)
 
     def score(self, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
         """Returns F1 over all answers, and the share of questions without a wrong one."""
