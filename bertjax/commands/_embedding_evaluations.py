@@ -1,4 +1,4 @@
-"""Evaluations of embeddings, commands of bertjax evaluate: sentence similarity and retrieval."""
+"""Subcommands of `bertjax evaluate` for embeddings: sentence similarity and retrieval."""
 
 import sys
 

@@ -63,8 +63,8 @@ examples:
 Interrupt it at any time: the same command resumes after the last finished shard. The corpus is
 byte-identical for any number of interruptions and workers.
 
---runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many machines, which
-must find the inputs, the tokenizer and --output under the same paths, on a shared disk or in a
+--runner beam (pip install 'bertjax[beam]') runs an Apache Beam pipeline on many machines. The
+inputs, the tokenizer and --output must have the same paths on all of them: on a shared disk or in a
 bucket. Options after -- are Beam's; without any it runs on this machine. The corpus is
 byte-identical; an interrupted pipeline starts from the beginning.
 """

@@ -34,10 +34,10 @@ examples:
 
 {_FILE}
 --parallel N runs N at a time, each with an equal share of the cores and GPUs, or one TPU chip. A
-failed run does not stop the others; its output is in WORKDIR/NAME/run.log. Ctrl-C and SIGTERM let
-all runs save. The same command resumes the sweep and retries failed runs. The values of a sweep may
-be extended later, but not its fields. Results are in WORKDIR/table.md and WORKDIR/results.json:
-settings, best and last metrics of each run.
+failed run does not stop the others; its output is in WORKDIR/NAME/run.log. On Ctrl-C or
+SIGTERM all runs save a checkpoint and end. The same command resumes the sweep and retries failed
+runs. The values of a sweep may be extended later, but not its fields. Results are in
+WORKDIR/table.md and WORKDIR/results.json: settings, best and last metrics of each run.
 """
 
 _STATUS = """\
@@ -157,4 +157,4 @@ def _add_sweep(parser: _flags.Parser) -> None:
     )
     add("--init", metavar="RUN", help="fine-tuning only: the pretrained run")
     add("--data", metavar="DIR", help="fine-tuning only: folder of the task")
-    _flags.add_seeds(parser, None, "run, of a fine-tuning")
+    _flags.add_seeds(parser, None, "fine-tuning run")

@@ -147,9 +147,9 @@ def _parse_bound(entry: str, name: str, value: str) -> float:
     except ValueError:
         bound = float("nan")
     if not low <= bound <= high or bound == float("inf"):
-        wanted = f"from {low:g} to {high:g}" if high < float("inf") else f">= {low:g}"
+        bounds = f"from {low:g} to {high:g}" if high < float("inf") else f">= {low:g}"
         raise UserError(
-            f"filter {entry!r}: got {value or 'no value'!r}, expected a number {wanted}"
+            f"filter {entry!r}: got {value or 'no value'!r}, expected a number {bounds}"
         )
     return bound
 

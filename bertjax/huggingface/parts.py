@@ -108,7 +108,8 @@ def _config(
     if model.get("pad_token_id", tokenizer.pad_id) != tokenizer.pad_id:
         raise UserError(
             f"position_offset={run['model']['position_offset']} makes pad_token_id="
-            f"{model['pad_token_id']} in transformers; the tokenizer pads with {tokenizer.pad_id}"
+            f"{model['pad_token_id']} in transformers, expected {tokenizer.pad_id}, that of the "
+            "tokenizer; the run cannot be exported"
         )
     names = {"model_type": model_type, "architectures": [architecture.CLASSES[heads]]}
     task = huggingface_heads.hf_fields(architecture, run) if architectures.task_of(heads) else {}

@@ -155,8 +155,8 @@ def choose(
     own = settings_of(config) or EmbeddingSettings(default, False, 0)
     if own.unsupported and not pooling:
         raise UserError(
-            f"the model embeds texts as bertjax does not: got {own.unsupported}; pass --pooling "
-            "mean or cls to embed them in another way"
+            f"unsupported embedding settings of the model: got {own.unsupported}; pass --pooling "
+            "mean or cls to replace them"
         )
     if normalize is None:
         normalize = own.normalize and pooling != "none"  # it is that of the pooled vector

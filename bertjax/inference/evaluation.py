@@ -134,17 +134,17 @@ def choices(
     """
     if output:
         storage.check_file(storage.to_path(output))
-    asked = multiple_choice.read_questions(questions)
-    examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else asked
-    prompts = multiple_choice.sample_shots(asked, examples, num_fewshot, seed)
+    items = multiple_choice.read_questions(questions)
+    examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else items
+    prompts = multiple_choice.sample_shots(items, examples, num_fewshot, seed)
     run = loader.find_run(model)
     scorer = sentence_scores.load(run, precision, within_word=within_word)
     scores = multiple_choice.score_choices(
-        scorer, asked, prompts, batch_size=batch_size, progress=progress
+        scorer, items, prompts, batch_size=batch_size, progress=progress
     )
     _write_scores(output, scores)
-    found = multiple_choice.compute_accuracies(asked, scores)
-    return found | {"questions": len(asked), "num_fewshot": num_fewshot}
+    found = multiple_choice.compute_accuracies(items, scores)
+    return found | {"questions": len(items), "num_fewshot": num_fewshot}
 
 
 def blimp(

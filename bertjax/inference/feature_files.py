@@ -1,4 +1,4 @@
-"""Read texts in chunks, and write their features to a file, by its ending, atomically.
+"""Extract the features of a text file in chunks, and write them atomically in one of four formats.
 
 npz, safetensors: named arrays. `features` [rows layers width] and `layers`; for token features also
 `ids` [rows], `spans` [rows 2] (characters from, up to) and `begins` [texts + 1], the first row of

@@ -1,4 +1,4 @@
-"""Minimal pairs: the share of pairs in which a model finds the acceptable sentence more likely.
+"""Minimal pairs: the share in which the acceptable sentence has the higher probability.
 
 read         JSONL file -> pairs, as released with BLiMP (Warstadt et al. 2020)
 score        scorer, pairs -> the log probabilities of both sentences of each pair

@@ -141,8 +141,8 @@ class Model(nn.Module):
         return x + table("positions", x.shape[1], self.hidden_size).astype(x.dtype)
 
     def _patches(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L E"]:
-        wanted = (self.image_size, self.image_size, self.num_channels)
-        if images.shape[1:] != wanted:
+        expected = (self.image_size, self.image_size, self.num_channels)
+        if images.shape[1:] != expected:
             size = " x ".join(map(str, images.shape[1:3]))
             raise UserError(
                 f"images: got {size} pixels with {images.shape[3]} channels, expected "

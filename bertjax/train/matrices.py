@@ -1,4 +1,4 @@
-"""Parameters as matrices: which axes count layers, which are inputs and which are outputs.
+"""View parameters as matrices: classify their axes as stacked layers, inputs and outputs.
 
 Optimizers such as Muon and Adafactor are defined for a matrix. A parameter here may hold those of
 all layers, [N in out], and kernels of attention have an axis of heads: [N D H K] is one matrix

@@ -1,8 +1,8 @@
-"""Build an optimizer: gradient clipping, an algorithm from `optimizers/`, and what all share.
+"""Build an optimizer: gradient clipping, an algorithm from `optimizers/`, the learning rate.
 
-Shared by all algorithms: no weight decay of biases and LayerNorm scales, nor of parameters without
+Common to all algorithms: no weight decay of biases and LayerNorm scales, nor of parameters without
 a gradient; layer-wise learning rate decay; frozen parts; an average of the weights. The muP rule
-for wider models is part of those algorithms that it is stated for.
+for wider models is part of those algorithms for which it is published.
 """
 
 from collections.abc import Callable, Sequence

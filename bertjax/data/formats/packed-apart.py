@@ -15,5 +15,5 @@ class Format(packed.Format):
     @classmethod
     def random_batch(cls, model, shape, random) -> HostBatch:
         position_ids = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
-        packs = {"pack_ids": np.ones(shape, np.int32), "position_ids": position_ids}
-        return super().random_batch(model, shape, random) | packs
+        extra = {"pack_ids": np.ones(shape, np.int32), "position_ids": position_ids}
+        return super().random_batch(model, shape, random) | extra

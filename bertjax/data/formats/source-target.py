@@ -37,7 +37,7 @@ class SourceTargets:
             )
         if max_seq_length < 2:
             raise UserError(
-                f"max_seq_length: got {max_seq_length}, expected >= 2 for {PAIR_FORMAT}"
+                f"max_seq_length: got {max_seq_length}, expected >= 2 for {PAIR_FORMAT}; raise it"
             )
         self.seed, self.max_seq_length = seed, max_seq_length
         self._corpus = corpus

@@ -169,7 +169,7 @@ def _check_languages(
         if language not in found:
             raise UserError(
                 f"config.data.{'train' if split == 'train' else 'eval'}_languages: got "
-                f"{language!r}, which {pattern} has no example of; leave it out"
+                f"{language!r}, for which {pattern} has no example; leave it out"
             )
     if not found:
         raise UserError(f"{pattern} has no examples: expected one per line")

@@ -110,10 +110,10 @@ def read_multirc(where: str, record: Any, labels: Sequence[str]) -> Iterator[Row
     passage = _get(where, record, "passage", dict)
     text = _get(where, passage, "text", str)
     for question in _get(where, passage, "questions", list):
-        asked = _get(where, question, "question", str)
+        question_text = _get(where, question, "question", str)
         for answer in _get(where, question, "answers", list):
             key = tuple(_idx(where, node) for node in (record, question, answer))
-            second = f"{asked} {_get(where, answer, 'text', str)}"
+            second = f"{question_text} {_get(where, answer, 'text', str)}"
             yield Row(where, key, (text, second), _label(where, answer, labels))
 
 

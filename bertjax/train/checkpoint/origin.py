@@ -136,7 +136,9 @@ def _default_step(directory: pathlib.Path, steps: list[int]) -> int:
 
 def _best_step(directory: pathlib.Path, steps: list[int], config: dict[str, Any]) -> int:
     if "best_metric" not in config:
-        raise UserError(f"{directory} is of a fine-tuning, which has no best_metric: omit @best")
+        raise UserError(
+            f"{directory} belongs to a fine-tuning run, which has no best_metric: omit @best"
+        )
     metric, mode = config["best_metric"], config["best_mode"]
     records = {s: checkpoint_folder.read_record(directory / str(s)).metrics for s in steps}
     ranks = checkpoint_folder.rank_steps(records, metric, mode)

@@ -113,7 +113,7 @@ GERMAN = {"eval_languages": ("german",)}
         ("x", "", {"dev_file": "{language}.val"}, r"no file .*; set --config.data.dev_file for"),
         ("german.dev", "MCAT\ta\nECAT\tb\n", {}, r"german.dev:2: label: got 'ECAT', expected o"),
         ("german.dev", "MCAT\n", {}, r"german.dev:1: got 1 field\(s\), expected 2 or more separat"),
-        ("german.dev", "\n", GERMAN, r"got 'german', which {language}.dev has no example of;"),
+        ("german.dev", "\n", GERMAN, r"got 'german', for which {language}.dev has no example;"),
         ("english.train.1000", "CCAT\ta\n", {}, r"got only the class 'CCAT' in the training fil"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_user_error_is_one_line(mldoc, make, name, text, fields, message):
 
 
 def test_a_missing_language_or_header_of_xnli_is_one_line(xnli, make):
-    with pytest.raises(UserError, match=r"eval_languages: got 'sw', which .* has no example of;"):
+    with pytest.raises(UserError, match=r"eval_languages: got 'sw', for which .* has no example;"):
         make(xnli, eval_languages=("en", "sw"))
     (xnli / "XNLI-1.0" / "xnli.dev.tsv").write_text("a\tb\n")
     with pytest.raises(UserError, match=r"got the columns 'a, b', expected a header line wi"):
