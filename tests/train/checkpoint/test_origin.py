@@ -160,7 +160,7 @@ def test_a_seed_of_a_fine_tuning_run_is_a_run(tmp_path):
         checkpoints.save(tree(5.0), step=40)
     origin = checkpoint_origin.resolve(f"{tmp_path}/seed_3")
     assert (origin.run, origin.checkpoint.name) == (tmp_path, "40")
-    with pytest.raises(UserError, match="of a fine-tuning, which has no best_metric: omit @best"):
+    with pytest.raises(UserError, match="fine-tuning run, which has no best_metric: omit @best"):
         checkpoint_origin.resolve(f"{tmp_path}/seed_3@best")
 
 
