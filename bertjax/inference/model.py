@@ -1,7 +1,8 @@
 """Use a trained model from Python: `bertjax.load` returns a `Model`.
 
 A `Model` has the config, tokenizer, Linen module and parameters of a run, and methods for what its
-heads can do: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`.
+heads can do: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`, and
+is one that `mteb.evaluate` takes.
 Functions are compiled once per shape; texts of any number are batched by length.
 """
 
@@ -24,6 +25,7 @@ from bertjax.huggingface import exporting, sentence_transformers
 from bertjax.huggingface.architecture import exchanged_as, is_task
 from bertjax.inference import features, fill_mask, generate, language_model, predict
 from bertjax.inference.fill_mask import Candidates
+from bertjax.inference.mteb_encoder import MtebEncoder
 from bertjax.inference.text_encoder import Text, TextEncoder
 from bertjax.interfaces import Batch
 from bertjax.io import storage
@@ -32,7 +34,7 @@ from bertjax.runs import examples
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Model(pretrained.Pretrained):
+class Model(pretrained.Pretrained, MtebEncoder):
     """A trained model with its tokenizer, for inference and for custom training loops.
 
     `model.module.apply({"params": model.params}, batch, train=False)` is plain Linen.

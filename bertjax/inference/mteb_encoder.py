@@ -1,0 +1,145 @@
+"""Methods by which a model is an encoder of mteb, the benchmark of embeddings.
+
+    mteb.evaluate(bertjax.load("runs/bert"), tasks=mteb.get_tasks(["STSBenchmark"]))
+
+mteb (Muennighoff et al. 2023) evaluates any object with the methods of its `EncoderProtocol`. Texts
+are embedded as by `Model.embed`, with the pooling and length of the model. mteb keeps results under
+the name and revision of a model, so what changes the vectors must be in the revision, and is no
+option of `encode`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.errors import UserError
+from bertjax.huggingface import sentence_transformers
+from bertjax.train.checkpoint.origin import PretrainedSource
+
+
+class _EmbeddingModel(Protocol):
+    """What the encoder needs of the class that has its methods, see `inference/model.py`."""
+
+    precision: str
+
+    @property
+    def source(self) -> PretrainedSource: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    def embed(self, texts: list[str], *, batch_size: int) -> Float[np.ndarray, "n D"]: ...
+
+
+class MtebEncoder:
+    """The methods of mteb's `EncoderProtocol`, for a model that can `embed`."""
+
+    def encode(
+        self: _EmbeddingModel,
+        inputs: Iterable[Mapping[str, Sequence[Any]]],
+        *,
+        batch_size: int = 64,
+        task_metadata: Any = None,
+        hf_split: str = "",
+        hf_subset: str = "",
+        prompt_type: Any = None,
+        show_progress_bar: bool = True,
+        **options: Any,
+    ) -> Float[np.ndarray, "n D"]:
+        """Embeds the texts of a task of mteb; see `embed` for texts of your own.
+
+        The task does not change the vectors, as bertjax has no prompts; mteb shows its progress.
+
+        Args:
+          inputs: Batches with a list `text`, as a data loader of mteb yields them.
+          batch_size: Number of texts per batch.
+          task_metadata: Description of the task.
+          hf_split: Split of the task.
+          hf_subset: Subset of the task.
+          prompt_type: Whether the texts are queries or documents.
+          show_progress_bar: Whether mteb shows its progress.
+          **options: Other options of mteb, all refused.
+
+        Raises:
+          UserError: an input has no text, or an option is unknown.
+        """
+        for name, value in options.items():
+            raise UserError(
+                f"encode_kwargs: got {name}={value!r}, expected batch_size only; set pooling and "
+                "length with bertjax export --format sentence-transformers, and load the folder"
+            )
+        texts: list[str] = []
+        for batch in inputs:
+            if "text" not in batch:
+                raise UserError(
+                    f"mteb: got inputs with {', '.join(batch)}, expected a task of text"
+                )
+            texts += batch["text"]
+        return self.embed(texts, batch_size=batch_size)
+
+    def similarity(
+        self, embeddings1: Float[np.ndarray, "n D"], embeddings2: Float[np.ndarray, "m D"]
+    ) -> Float[np.ndarray, "n m"]:
+        """Cosines of all pairs of embeddings."""
+        return _unit(embeddings1) @ _unit(embeddings2).T
+
+    def similarity_pairwise(
+        self, embeddings1: Float[np.ndarray, "n D"], embeddings2: Float[np.ndarray, "n D"]
+    ) -> Float[np.ndarray, " n"]:
+        """Cosines of embeddings of the same row."""
+        return (_unit(embeddings1) * _unit(embeddings2)).sum(axis=-1)
+
+    @property
+    def mteb_model_meta(self: _EmbeddingModel) -> Any:
+        """The `mteb.models.ModelMeta` under which mteb keeps results.
+
+        The revision is the step, and a digest of all that determines the vectors: the run with its
+        checkpoint and config, the precision, pooling and length.
+
+        Raises:
+          UserError: mteb is not installed, or the model embeds texts as bertjax does not.
+        """
+        try:
+            from mteb.models import ModelMeta
+        except ImportError as error:
+            raise UserError(f"mteb: {error}; pip install 'bertjax[mteb]'") from None
+        source, config = self.source, self.config
+        settings = sentence_transformers.choose(config)
+        found = [str(source.checkpoint), source.config, self.precision, repr(settings)]
+        digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+        known = {
+            "name": "bertjax/" + "-".join(source.run.parts[-2:]),
+            "revision": f"{source.checkpoint.name}-{digest[:16]}",
+            "max_tokens": settings.max_length,
+            "embed_dim": config.model.hidden_size,
+            "similarity_fn_name": "cosine",
+            "framework": ["JAX"],
+            "use_instructions": False,
+        }
+        return ModelMeta(**dict.fromkeys(_UNKNOWN), **known)
+
+
+_UNKNOWN = (
+    "loader",
+    "release_date",
+    "languages",
+    "n_parameters",
+    "memory_usage_mb",
+    "license",
+    "open_weights",
+    "public_training_code",
+    "public_training_data",
+    "training_datasets",
+)
+"""Required fields of `ModelMeta` that a run does not have."""
+
+
+def _unit(vectors: Float[np.ndarray, "*n D"]) -> Float[np.ndarray, "*n D"]:
+    """Scales embeddings to unit length; one of zeros, that of an empty text, is kept."""
+    vectors = np.asarray(vectors, np.float32)
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
