@@ -87,6 +87,10 @@ SuperGLUE      superglue_boolq superglue_cb superglue_copa superglue_multirc
                JSON lines of {"idx": 0, "label": ...}, the format of
                SuperGLUE's server, as in WORKDIR/predictions/dev/ of bertjax
                finetune.
+xnli mldoc     References: a labelled file with a column language, or a name with
+               {language} for a file of each, such as 'mldoc/{language}.test'.
+               Predictions: three columns, language, index in its language, and
+               prediction, as in WORKDIR/predictions/dev/ of bertjax finetune.
 squad          References: a file in SQuAD's layout. Predictions:
                {"QUESTION_ID": "answer"}, "" for no answer. Metrics of the
                official evaluate-v1.1 or evaluate-v2.0, by the version of the

@@ -288,7 +288,7 @@ def predictions(task: str, predictions: str, references: str | None = None) -> d
     """Scores a file of predictions of any model with the official metrics of a task.
 
     Args:
-      task: A GLUE task, superglue_TASK, squad, squad1, squad2, conll2003, race or swag.
+      task: A GLUE task, superglue_TASK, xnli, mldoc, squad, squad1, squad2, conll2003, race, swag.
       predictions: The file of predictions.
       references: The released file with the correct answers, for RACE the folder of a split; None
         for CoNLL-2003 if the predictions file has them.

@@ -18,6 +18,10 @@ from bertjax.metrics import answers, classification, entities
 from bertjax.tasks.glue import files as glue_files
 from bertjax.tasks.glue import predictions as glue_predictions
 from bertjax.tasks.glue.table import TASKS, GlueTask
+from bertjax.tasks.multilingual import files as multilingual_files
+from bertjax.tasks.multilingual import predictions as multilingual_predictions
+from bertjax.tasks.multilingual import table as multilingual_table
+from bertjax.tasks.multilingual.table import MultilingualTask
 from bertjax.tasks.multiple_choice import files as multiple_choice_files
 from bertjax.tasks.multiple_choice import predictions as multiple_choice_predictions
 from bertjax.tasks.multiple_choice.files import Choices
@@ -81,6 +85,17 @@ def _superglue(task: SuperGlueTask, references: str | None, predictions: str) ->
         {"/".join(map(str, key)): value for key, value in known.items()},
     )
     return answers.score(rows, known) | {"examples": len(expected)}
+
+
+def _multilingual(task: MultilingualTask, references: str | None, predictions: str) -> Scores:
+    """Accuracy by language and their mean; examples are matched by language and number."""
+    needed = _require_references(task.name, references)
+    some, labels = multilingual_files.read_references(needed, task)
+    pairs = zip(some.languages, some.examples.indices, strict=True)
+    known = multilingual_predictions.read(predictions, labels)
+    found = _match_predictions(needed, ["/".join(pair) for pair in pairs], predictions, known)
+    scores: Scores = multilingual_predictions.score(some.languages, found, some.examples.labels)
+    return scores | {"examples": len(some)}
 
 
 def _conll2003(references: str | None, predictions: str) -> Scores:
@@ -153,6 +168,7 @@ SCORERS: Mapping[str, Scorer] = {
         f"superglue_{task.name}": functools.partial(_superglue, task)
         for task in superglue_table.TASKS
     },
+    **{task.name: functools.partial(_multilingual, task) for task in multilingual_table.TASKS},
     "squad": _squad_of_any_version,
     "squad1": functools.partial(_squad, False),
     "squad2": functools.partial(_squad, True),

@@ -10,12 +10,11 @@ from jaxtyping import Float
 
 from bertjax.constraints import Name, NotEmpty
 from bertjax.errors import UserError
-from bertjax.io.files import write_output
-from bertjax.metrics import classification
 from bertjax.metrics.sequences import SINGLE_LABEL
 from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.multilingual import files
+from bertjax.tasks.multilingual import predictions as files_of_predictions
 from bertjax.tasks.multilingual.table import multilingual_task
 from bertjax.tasks.sequence.predictions import prediction_request
 
@@ -71,12 +70,10 @@ class Dataset:
 
     def score(self, split: str, predictions: Float[np.ndarray, "n C"]) -> dict[str, float]:
         """Returns `LANGUAGE_accuracy` for each language, and their mean, `accuracy`."""
-        chosen, languages = predictions.argmax(axis=-1), np.array(self.splits[split].languages)
-        labels, found = self.splits[split].examples.labels, {}
-        for language in sorted(set(languages)):
-            own = languages == language
-            found[f"{language}_accuracy"] = classification.accuracy(chosen[own], labels[own])
-        return {"accuracy": float(np.mean(list(found.values()))), **found}
+        some = self.splits[split]
+        return files_of_predictions.score(
+            some.languages, predictions.argmax(axis=-1), some.examples.labels
+        )
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
         """Returns `dev/score`: the mean accuracy on dev of the training languages.
@@ -93,10 +90,10 @@ class Dataset:
     ) -> None:
         """Writes `SPLIT.tsv`: language, number of the example in its language, and class."""
         some, chosen = self.splits[split], predictions.argmax(axis=-1).tolist()
-        rows = zip(some.languages, some.examples.indices, chosen, strict=True)
-        lines = ["\t".join((language, index, self.labels[c])) for language, index, c in rows]
-        header = "language\tindex\tprediction"
-        write_output(folder / f"{split}.tsv", "\n".join([header, *lines]) + "\n")
+        classes = [self.labels[c] for c in chosen]
+        files_of_predictions.write(
+            folder / f"{split}.tsv", some.languages, some.examples.indices, classes
+        )
 
 
 def _check_train_languages(languages: tuple[str, ...], pattern: str) -> None:

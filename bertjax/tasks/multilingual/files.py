@@ -82,6 +82,34 @@ def read(
     return {split: _examples(some, labels) for split, some in rows.items()}, labels
 
 
+def read_references(
+    path: str, task: MultilingualTask
+) -> tuple[MultilingualExamples, tuple[str, ...]]:
+    """Reads the examples of a labelled file, and the names of the classes.
+
+    Args:
+      path: A file with a column `language`, or a pattern with `{language}` for a file of each.
+      task: The benchmark.
+
+    Raises:
+      UserError: there is no such file, or a line is malformed.
+    """
+    folder, pattern = pathlib.Path(path).parent, pathlib.Path(path).name
+    paths = [_File(folder / pattern, "", ())]
+    if LANGUAGE in pattern:
+        known = _languages_of_files(folder, pattern)
+        paths = [_File(folder / pattern.replace(LANGUAGE, name), name, ()) for name in known]
+    if not paths or not paths[0].path.is_file():
+        raise UserError(
+            f"no file {path}: expected a labelled file of {task.name} with a column {_COLUMN}, or "
+            f"a name with {LANGUAGE} for a file of each language"
+        )
+    rows = [row for each in paths for row in _read_file(each, task)]
+    _check_languages("dev", rows, (), path)
+    labels = task.labels or tuple(sorted({row.label for row in rows}))
+    return _examples(rows, labels), labels
+
+
 class _File(NamedTuple):
     """A file of one language, or of several with a column that names them.
 
