@@ -81,11 +81,15 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip slow tests, except those named one by one on the command line."""
-    if config.getoption("--all") or any("::" in argument for argument in config.args):
-        return
+    """Skip slow tests, except those named one by one on the command line.
+
+    Files with slow tests come first, so that no worker has one left when the others have ended.
+    """
     slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
+    if config.getoption("--all") or any("::" in argument for argument in config.args):
+        files = {item.path for item in slow}
+        items.sort(key=lambda item: item.path not in files)
+    elif slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
 

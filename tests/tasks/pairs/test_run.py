@@ -120,16 +120,30 @@ def steps(made, devices, microbatches=1):
     return np.array(found), jax.device_get(state.params)
 
 
-def test_negatives_are_those_of_the_global_batch(init, table, tmp_path):
+@pytest.fixture(scope="module")
+def alone(init, table, tmp_path_factory):
+    """Two steps on one device, and the job."""
+    workdir = tmp_path_factory.mktemp("alone")
+    made = job(init, table, workdir, **{"data.batch_size": "16"})
+    return made, *steps(made, 1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "microbatches"),
+    [
+        (8, 2),
+        pytest.param(8, 1, marks=pytest.mark.slow),
+        pytest.param(1, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_negatives_are_those_of_the_global_batch(alone, devices, microbatches):
     """Invariants 4 and 5: neither devices nor microbatches change a step (gradient cache)."""
-    made = job(init, table, tmp_path, **{"data.batch_size": "16"})
-    alone, params = steps(made, 1)
-    for devices, microbatches in ((8, 1), (1, 4), (8, 2)):
-        found, found_params = steps(made, devices, microbatches)
-        np.testing.assert_allclose(found, alone, rtol=1e-4)
-        # Adam's first steps have the sign of the gradient: small ones may differ.
-        for one, other in zip(*map(jax.tree.leaves, (params, found_params)), strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-4)
+    made, metrics, params = alone
+    found, found_params = steps(made, devices, microbatches)
+    np.testing.assert_allclose(found, metrics, rtol=1e-4)
+    # Adam's first steps have the sign of the gradient: small ones may differ.
+    for one, other in zip(*map(jax.tree.leaves, (params, found_params)), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-4)
 
 
 def test_microbatches_exclude_further_objectives():
