@@ -11,7 +11,7 @@ from bertjax.tasks.ner import conll as ner_conll
 from bertjax.tasks.ner.conll import Sentence
 from bertjax.tasks.squad import answers as squad_answers
 
-WORDS = Sentence(("Oslo",), ("O",), ((),), (1,), 0)
+WORDS = Sentence(("Oslo",), ("O",), ((),), ("FILE:1",), 0)
 BEST = squad_answers.PredictedAnswers(
     ["q"], [[squad_answers.Candidate("a", 1.0, 0.0, 0.0)]], None, None
 )

@@ -22,6 +22,7 @@ from bertjax.interfaces import Tokenizer
 from bertjax.metrics import classification
 from bertjax.tasks import dataset as tasks_dataset
 from bertjax.tasks import sequences
+from bertjax.tasks.batches import PairBatches
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.multiple_choice import copa
 from bertjax.tasks.multiple_choice import files as multiple_choice_files
@@ -80,9 +81,7 @@ class Dataset:
                     f"{data}: questions have {sampled.num_choices} choices, expected "
                     f"{task['num_choices']}; set --config.task.num_choices={sampled.num_choices}"
                 )
-            self.batches[split] = spec.batches(
-                split, _encoded(sampled, self.name, spec), _labels(sampled), sampled.num_choices
-            )
+            self.batches[split] = question_batches(split, sampled, self.name, spec)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.choices else ()
         self.left_out = dict.fromkeys(self.batches, ())
@@ -92,7 +91,7 @@ class Dataset:
         choices = self.choices[split]
         if choices.answers is None:
             return {}
-        chosen, levels = self._predict_choices(split, predictions), np.array(choices.levels)
+        chosen, levels = self.predicted_choices(split, predictions), np.array(choices.levels)
         found = {"accuracy": classification.accuracy(chosen, choices.answers)}
         for level in sorted(set(choices.levels) - {""}):
             own = levels == level
@@ -105,13 +104,14 @@ class Dataset:
 
     def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
         """Writes the predicted choice by question id, in the format of the data set."""
-        chosen = self._predict_choices(split, predictions).tolist()
+        chosen = self.predicted_choices(split, predictions).tolist()
         write = _WRITERS.get(self.name, multiple_choice_predictions.write_split)
         write(folder, split, self.choices[split].ids, chosen)
 
-    def _predict_choices(
+    def predicted_choices(
         self, split: str, predictions: Float[np.ndarray, " n"]
     ) -> Int[np.ndarray, " questions"]:
+        """Returns the index of the best choice of every question of a split."""
         return predictions.reshape(-1, self.choices[split].num_choices).argmax(axis=1)
 
 
@@ -140,7 +140,7 @@ def from_inputs(
         levels=[""] * len(rows),
     )
 
-    sequences = _encoded(choices, task["dataset"], spec)
+    sequences = encode_choices(choices, task["dataset"], spec)
 
     def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
         probabilities = softmax(scores.reshape(len(rows), -1), axis=-1)
@@ -172,7 +172,14 @@ def _labels(choices: Choices) -> Int[np.ndarray, " n"] | None:
     return correct.astype(np.int32).reshape(-1)
 
 
-def _encoded(choices: Choices, dataset: str, spec: EncodingSpec) -> Pairs:
+def question_batches(split: str, choices: Choices, dataset: str, spec: EncodingSpec) -> PairBatches:
+    """Returns the batches of a split, in which the choices of a question stay together."""
+    encoded = encode_choices(choices, dataset, spec)
+    return spec.batches(split, encoded, _labels(choices), choices.num_choices)
+
+
+def encode_choices(choices: Choices, dataset: str, spec: EncodingSpec) -> Pairs:
+    """Encodes the questions of a data set, or of a table as one of it; see `encode`."""
     return encode(
         choices,
         spec.tokenizer,

@@ -31,14 +31,14 @@ class Sentence:
       words: The first column.
       tags: The last column.
       between: The columns between these two, per word.
-      lines: Line number of each word in the file, from 1.
+      locations: File and line of each word, for error messages.
       document: Index of the document in the file, from 0.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     between: tuple[tuple[str, ...], ...]
-    lines: tuple[int, ...]
+    locations: tuple[str, ...]
     document: int
 
     def __len__(self) -> int:
@@ -62,31 +62,38 @@ def read(path: str | pathlib.Path, scheme: str = "auto") -> list[Sentence]:
     sentences = _sentences(path)
     if not sentences:
         raise UserError(f"{path} has no sentence: expected a word and its tag per line")
-    if scheme == AS_IT_IS:
-        return sentences
-    found = detect_scheme(path, sentences) if scheme == "auto" else scheme
+    return sentences if scheme == AS_IT_IS else with_iob2(sentences, scheme)
+
+
+def with_iob2(sentences: Sequence[Sentence], scheme: str = "auto") -> list[Sentence]:
+    """Converts the tags of sentences to IOB2; see `read`.
+
+    Raises:
+      UserError: a tag violates the scheme.
+    """
+    found = detect_scheme(sentences) if scheme == "auto" else scheme
     for sentence in sentences:
-        _refuse_other_schemes(path, sentence, found)
+        _refuse_other_schemes(sentence, found)
     return [dataclasses.replace(each, tags=to_iob2(each.tags)) for each in sentences]
 
 
-def detect_scheme(path: str | pathlib.Path, sentences: Iterable[Sentence]) -> str:
+def detect_scheme(sentences: Iterable[Sentence]) -> str:
     """Detects the tagging scheme: `iob1`, `iob2` or `bioes`; `iob2` if the tags fit IOB1 too.
 
     Raises:
       UserError: one line is only valid in IOB1 and another only in IOB2.
     """
-    first_of: dict[str, int] = {}
+    first_of: dict[str, str] = {}
     for sentence in sentences:
-        for line, before, tag in _with_tag_before(sentence):
+        for where, before, tag in _with_tag_before(sentence):
             if split_tag(tag)[0] in ("E", "S"):
                 return "bioes"
             if (only_in := _only_scheme(before, tag)) is not None:
-                first_of.setdefault(only_in, line)
+                first_of.setdefault(only_in, where)
     if len(first_of) == 2:
         raise UserError(
-            f"{path}:{first_of['iob1']}: an entity starts with I (IOB1), but at line "
-            f"{first_of['iob2']} with a B that only IOB2 has; expected one scheme: fix the tags"
+            f"{first_of['iob1']}: an entity starts with I (IOB1), but at {first_of['iob2']} with "
+            "a B that only IOB2 has; expected one scheme: fix the tags"
         )
     return next(iter(first_of), "iob2")
 
@@ -110,13 +117,10 @@ def tag_names(sentences: Iterable[Sentence]) -> tuple[str, ...]:
     return OUTSIDE, *(f"{mark}-{kind}" for kind in sorted(kinds) for mark in "BI")
 
 
-def check_tags(
-    path: str | pathlib.Path, sentences: Iterable[Sentence], known: Sequence[str]
-) -> None:
+def check_tags(sentences: Iterable[Sentence], known: Sequence[str]) -> None:
     """Checks that every tag of these sentences is known.
 
     Args:
-      path: The file of the sentences, for the message.
       sentences: The sentences of an evaluation split.
       known: The tags of the training split.
 
@@ -125,10 +129,10 @@ def check_tags(
     """
     allowed = frozenset(known)
     for sentence in sentences:
-        for line, tag in zip(sentence.lines, sentence.tags, strict=True):
+        for where, tag in zip(sentence.locations, sentence.tags, strict=True):
             if tag not in allowed:
                 raise UserError(
-                    f"{path}:{line}: tag: got {tag!r}, expected a tag of the training data "
+                    f"{where}: tag: got {tag!r}, expected a tag of the training data "
                     f"({', '.join(known)}); fix the tag or add such sentences to the training data"
                 )
 
@@ -163,14 +167,14 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
 
     def close() -> None:
         if rows:
-            numbers, fields = zip(*rows, strict=True)
+            locations, fields = zip(*rows, strict=True)
             words, between, tags = zip(
                 *((f[0], tuple(f[1:-1]), f[-1]) for f in fields), strict=True
             )
-            sentences.append(Sentence(words, tags, between, numbers, document))
+            sentences.append(Sentence(words, tags, between, locations, document))
             rows.clear()
 
-    for number, (where, line) in enumerate(read_text_lines(str(path)), start=1):
+    for where, line in read_text_lines(str(path)):
         fields = _GAP.split(line.strip(" \t"))
         if fields == [""]:
             close()
@@ -179,7 +183,7 @@ def _sentences(path: str | pathlib.Path) -> list[Sentence]:
             document += in_document
             in_document = True
         else:
-            rows.append((number, _check_fields(where, fields)))
+            rows.append((where, _check_fields(where, fields)))
             in_document = True
     close()
     return sentences
@@ -199,9 +203,9 @@ def _check_fields(where: str, fields: list[str]) -> list[str]:
     return fields
 
 
-def _with_tag_before(sentence: Sentence) -> Iterable[tuple[int, str, str]]:
-    """Returns (line, previous tag, tag) of every word."""
-    return zip(sentence.lines, (OUTSIDE, *sentence.tags), sentence.tags, strict=False)
+def _with_tag_before(sentence: Sentence) -> Iterable[tuple[str, str, str]]:
+    """Returns (location, previous tag, tag) of every word."""
+    return zip(sentence.locations, (OUTSIDE, *sentence.tags), sentence.tags, strict=False)
 
 
 def _only_scheme(before: str, tag: str) -> str | None:
@@ -214,11 +218,11 @@ def _only_scheme(before: str, tag: str) -> str | None:
     return None
 
 
-def _refuse_other_schemes(path: str | pathlib.Path, sentence: Sentence, scheme: str) -> None:
-    for line, before, tag in _with_tag_before(sentence):
+def _refuse_other_schemes(sentence: Sentence, scheme: str) -> None:
+    for where, before, tag in _with_tag_before(sentence):
         wrong = split_tag(tag)[0] in ("E", "S") or _only_scheme(before, tag) not in (None, scheme)
         if scheme != "bioes" and wrong:
             raise UserError(
-                f"{path}:{line}: {tag!r} after {before!r} is invalid in {scheme.upper()}; fix the "
+                f"{where}: {tag!r} after {before!r} is invalid in {scheme.upper()}; fix the "
                 "tag, or set another scheme"
             )

@@ -75,12 +75,16 @@ class Dataset:
         self.sentences = {
             split: Split(ner_conll.read(path, fields["scheme"])) for split, path in paths.items()
         }
-        self.tags = ner_conll.tag_names(self.sentences["train"])
+        self._encode(ner_conll.tag_names(self.sentences["train"]), spec, fields["document_context"])
         self.task_fields = MappingProxyType({"labels": self.tags})
-        self.words, self.batches = {}, {}
+
+    def _encode(self, tags: tuple[str, ...], spec: EncodingSpec, document_context: bool) -> None:
+        """Encodes `sentences`, whose tags must be some of `tags`."""
+        self.tags, self.words, self.batches = tags, {}, {}
         for split, sentences in self.sentences.items():
-            ner_conll.check_tags(paths[split], sentences, self.tags)
-            self.words[split] = _encoded(spec.subsample(split, sentences), self.tags, fields, spec)
+            ner_conll.check_tags(sentences, self.tags)
+            sampled = spec.subsample(split, sentences)
+            self.words[split] = encode_sentences(sampled, self.tags, spec, document_context)
             self.batches[split] = spec.batches(split, self.words[split].pairs, None)
         self.dev = ("dev",)
         self.test = ("test",) if "test" in self.batches else ()
@@ -89,7 +93,7 @@ class Dataset:
     def score(self, split: str, predictions: Int[np.ndarray, "n L"]) -> dict[str, float]:
         """Returns precision, recall and F1 of entities and tag accuracy, as `conlleval`."""
         references = [sentence.tags for sentence in self.sentences[split]]
-        return metrics_entities.score(self._tags(split, predictions), references)
+        return metrics_entities.score(self.predicted_tags(split, predictions), references)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
         """Returns `dev/score`: the entity-level F1 on the dev split."""
@@ -97,10 +101,11 @@ class Dataset:
 
     def write(self, split: str, predictions: Int[np.ndarray, "n L"], folder: pathlib.Path) -> None:
         """Writes all columns and the predicted tag as the last column, the input of `conlleval`."""
-        tags = self._tags(split, predictions)
+        tags = self.predicted_tags(split, predictions)
         ner_conll.write(folder / f"{split}.txt", self.sentences[split], tags)
 
-    def _tags(self, split: str, predictions: Int[np.ndarray, "n L"]) -> list[list[str]]:
+    def predicted_tags(self, split: str, predictions: Int[np.ndarray, "n L"]) -> list[list[str]]:
+        """Returns the predicted tag of every word of every sentence."""
         found = self.words[split].by_sentence(predictions)
         return [[self.tags[number] for number in numbers] for numbers in found]
 
@@ -120,13 +125,9 @@ def from_inputs(
     Raises:
       UserError: a line is empty, or not such an object.
     """
-    rows = [_words(line) for line in lines]
-    outside = metrics_entities.OUTSIDE
-    sentences = [
-        Sentence(words, (outside,) * len(words), ((),) * len(words), (0,) * len(words), number)
-        for number, words in enumerate(rows)
-    ]
-    encoded = _encoded(sentences, task["labels"], fields, spec)
+    rows = [parse_words(line, "words") for line in lines]
+    labels = task["labels"]
+    encoded = encode_sentences(untagged(rows, labels), labels, spec, fields["document_context"])
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
@@ -153,22 +154,43 @@ def _answer(
     }
 
 
-def _words(line: Line) -> tuple[str, ...]:
+def untagged(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[Sentence]:
+    """Returns sentences of these words, each a document, whose tags have no meaning."""
+    return [
+        Sentence(words, labels[:1] * len(words), ((),) * len(words), ("",) * len(words), number)
+        for number, words in enumerate(rows)
+    ]
+
+
+def parse_words(line: Line, key: str) -> tuple[str, ...]:
+    """Parses words separated by spaces, or a JSON object with a list of words.
+
+    Args:
+      line: The line.
+      key: The key of the list.
+
+    Raises:
+      UserError: there is no word, or the object has no such list.
+    """
     where, text = line
     words = text.split()
     if text.lstrip().startswith("{"):
-        words = dataset.parse_json_object(line, {"words": "a list of strings"})["words"]
+        words = dataset.parse_json_object(line, {key: "a list of strings"})[key]
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
         raise UserError(
-            f'{where}: expected words, or {{"words": ["...", "..."]}} with at least one word; fix '
+            f'{where}: expected words, or {{"{key}": ["...", "..."]}} with at least one word; fix '
             "the line"
         )
     return tuple(words)
 
 
-def _encoded(
-    sentences: Sequence[Sentence], tags: Sequence[str], fields: Fields, spec: EncodingSpec
+def encode_sentences(
+    sentences: Sequence[Sentence],
+    tags: Sequence[str],
+    spec: EncodingSpec,
+    document_context: bool = False,
 ) -> ner_words.TaggedWords:
+    """Encodes sentences; see `tasks/ner/words.py`."""
     return ner_words.encode(
         sentences,
         spec.tokenizer,
@@ -176,5 +198,5 @@ def _encoded(
         tag_names=tags,
         cls_last=spec.cls_last,
         max_chars_per_word=spec.max_chars_per_word,
-        document_context=fields["document_context"],
+        document_context=document_context,
     )

@@ -94,19 +94,25 @@ class Dataset:
         Raises:
           UserError: train or dev is missing, a file is malformed, or the model reads characters.
         """
-        if spec.max_chars_per_word:
-            raise UserError(
-                "question answering requires a model that reads subword tokens: got one that reads "
-                "characters; pass another run to --init"
-            )
+        check_reads_tokens(spec)
         self.name = "squad2" if fields["unanswerable"] else "squad1"
-        self._fields = fields
-        self._threshold = fields["null_threshold"] or 0.0
-        usual = FILES["2.0" if fields["unanswerable"] else "1.1"]
+        paths = find_files(data, FILES["2.0" if fields["unanswerable"] else "1.1"], fields)
+        read = {split: _questions(path, split, fields) for split, path in paths.items()}
+        self._encode(read, paths, fields, spec)
+
+    def _encode(
+        self,
+        read: Mapping[str, SquadQuestions],
+        paths: Mapping[str, str | pathlib.Path],
+        fields: Fields,
+        spec: EncodingSpec,
+    ) -> None:
+        """Encodes the questions of each split; `paths` are for messages."""
+        self._fields, self._threshold = fields, fields["null_threshold"] or 0.0
         self.questions, self.windows, self.batches = {}, {}, {}
-        for split, path in find_files(data, usual, fields).items():
-            questions = spec.subsample(split, _questions(path, split, fields))
-            windows = _windows(questions, fields, spec, str(path))
+        for split, every in read.items():
+            questions = spec.subsample(split, every)
+            windows = _windows(questions, fields, spec, str(paths[split]))
             self.questions[split], self.windows[split] = questions, windows
             labels = windows.labels if split == "train" else None
             self.batches[split] = spec.batches(split, _with_answer_places(windows), labels)
@@ -119,7 +125,7 @@ class Dataset:
         questions = self.questions[split]
         if not questions.labelled:
             return {}
-        found = self._answers(split, predictions)
+        found = self.found_answers(split, predictions)
         references = questions.references()
         if not self._fields["unanswerable"]:
             scores = metrics_answers.score_squad_v1(found.predictions(), references)
@@ -143,11 +149,12 @@ class Dataset:
         self, split: str, predictions: Float[np.ndarray, "n S"], folder: pathlib.Path
     ) -> None:
         """Writes the official prediction files; see `tasks/squad/answers.py`."""
-        squad_answers.write(folder / split, self._answers(split, predictions), self._threshold)
+        squad_answers.write(folder / split, self.found_answers(split, predictions), self._threshold)
 
-    def _answers(
+    def found_answers(
         self, split: str, predictions: Float[np.ndarray, "n S"]
     ) -> squad_answers.PredictedAnswers:
+        """Returns the answers to the questions of a split."""
         return _find_answers(self.questions[split], self.windows[split], predictions, self._fields)
 
 
@@ -198,6 +205,15 @@ def from_inputs(
         ]
 
     return PredictionRequest(spec.batches("predict", _with_answer_places(windows), None), answers)
+
+
+def check_reads_tokens(spec: EncodingSpec) -> None:
+    """Raises `UserError` if the model reads characters, whose positions have no answers."""
+    if spec.max_chars_per_word:
+        raise UserError(
+            "question answering requires a model that reads subword tokens: got one that reads "
+            "characters; pass another run to --init"
+        )
 
 
 def _windows(

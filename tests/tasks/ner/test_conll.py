@@ -32,15 +32,17 @@ def read(tmp_path):
 
 def test_words_tags_documents_and_lines(read):
     first, second, third = read(FILE)
+    path = first.locations[0].rpartition(":")[0]
     assert first == ner_conll.Sentence(
         words=("EU", "rejects"),
         tags=("B-ORG", "O"),
         between=(("NNP", "B-NP"), ("VBZ", "B-VP")),
-        lines=(3, 4),
+        locations=(f"{path}:3", f"{path}:4"),
         document=0,
     )
-    assert (second.words, second.lines, second.document) == (("German",), (6,), 0)
-    assert (third.tags, third.lines, third.document) == (("B-PER", "I-PER"), (9, 10), 1)
+    assert (second.words, second.locations, second.document) == (("German",), (f"{path}:6",), 0)
+    assert (third.tags, third.document) == (("B-PER", "I-PER"), 1)
+    assert third.locations == (f"{path}:9", f"{path}:10")
     assert [len(sentence) for sentence in (first, second, third)] == [2, 1, 2]
 
 
@@ -103,7 +105,7 @@ def test_conversion_of_bioes_to_iob2(read):
 )
 def test_the_scheme_is_recognised(read, tags, scheme):
     sentences = read("\n".join(f"w {tag}" for tag in tags.split()), scheme="as-it-is")
-    assert ner_conll.detect_scheme("FILE", sentences) == scheme
+    assert ner_conll.detect_scheme(sentences) == scheme
 
 
 def test_the_tags_of_training_are_complete_and_ordered(read):
@@ -147,7 +149,7 @@ def test_predictions_are_written_in_the_format_of_conlleval(read, tmp_path):
         (
             "a B-X\nb O\nc I-X\n",
             "auto",
-            r"words.txt:3: an entity starts with I \(IOB1\), but at line 1 with a B",
+            r"words.txt:3: an entity starts with I \(IOB1\), but at .*words.txt:1 with a B",
         ),
         ("a O\nb I-X\n", "iob2", r"words\.txt:2: 'I-X' after 'O' is invalid in IOB2; fix the tag,"),
         ("a B-X\n", "iob1", r"words\.txt:1: 'B-X' after 'O' is invalid in IOB1; fix the tag, or"),
@@ -168,11 +170,9 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_a_tag_without_training_examples_is_refused(read):
     names = ner_conll.tag_names(read(FILE))
-    ner_conll.check_tags(
-        "dev.txt", read("a I-ORG\nb O"), names
-    )  # only seen with B, but of a known type
-    with pytest.raises(UserError, match=r"dev\.txt:2: tag: got 'B-GPE', expected a tag of the"):
-        ner_conll.check_tags("dev.txt", read("a O\nb B-GPE"), names)
+    ner_conll.check_tags(read("a I-ORG\nb O"), names)  # only seen with B, but of a known type
+    with pytest.raises(UserError, match=r"words\.txt:2: tag: got 'B-GPE', expected a tag of the"):
+        ner_conll.check_tags(read("a O\nb B-GPE"), names)
 
 
 def test_released_sentences(shared_data, tmp_path):
@@ -181,7 +181,7 @@ def test_released_sentences(shared_data, tmp_path):
     assert len(sentences) == 3250
     assert sum(map(len, sentences)) == 51362  # as the task's paper counts (table 1)
     assert sentences[-1].document + 1 == 216
-    assert ner_conll.detect_scheme("valid.txt", sentences) == "iob2"
+    assert ner_conll.detect_scheme(sentences) == "iob2"
     found = entities.count_by_type(*[[each.tags for each in sentences]] * 2)
     # Table 2 of the task's paper.
     assert {kind: each.correct for kind, each in found.items()} == {
@@ -196,7 +196,7 @@ def test_released_sentences(shared_data, tmp_path):
     # IOB1, as it was first released, gives the same again.
     old = tmp_path / "iob1.txt"
     ner_conll.write(old, sentences, [_iob1(each.tags) for each in sentences])
-    assert ner_conll.detect_scheme(old, ner_conll.read(old, scheme="as-it-is")) == "iob1"
+    assert ner_conll.detect_scheme(ner_conll.read(old, scheme="as-it-is")) == "iob1"
     assert [each.tags for each in ner_conll.read(old)] == [each.tags for each in sentences]
 
 

@@ -32,7 +32,7 @@ def letters(**changes):
 def sentence(text, tags="", document=0):
     words = tuple(text.split())
     tags = tuple(tags.split()) or ("O",) * len(words)
-    return Sentence(words, tags, ((),) * len(words), tuple(range(len(words))), document)
+    return Sentence(words, tags, ((),) * len(words), ("",) * len(words), document)
 
 
 def rows(encoded, length=9):

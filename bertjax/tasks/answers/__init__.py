@@ -1,0 +1,1 @@
+"""Extractive question answering of a table: question, context and answer in each row."""

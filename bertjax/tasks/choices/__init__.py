@@ -1,0 +1,1 @@
+"""Multiple choice of a table: a question, its choices and the right one in each row."""

@@ -1,0 +1,170 @@
+"""Dataset of a table of multiple-choice questions."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import softmax
+
+from bertjax.constraints import AnyText, OpenShare, Seed
+from bertjax.corpus.format import Table
+from bertjax.errors import UserError
+from bertjax.io.files import write_output
+from bertjax.tasks import dataset, tables
+from bertjax.tasks.choices import rows as choice_rows
+from bertjax.tasks.choices.rows import Questions
+from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
+from bertjax.tasks.multiple_choice import dataset as choice_dataset
+from bertjax.tasks.sequence import files
+
+Fields = Mapping[str, Any]
+
+TEMPLATE = "race"
+"""The data set whose sequences these are: a "_" of the question is replaced by the choice."""
+
+QUESTION_COLUMNS = ("question", "query", "prompt", "text")
+CHOICE_COLUMNS = ("choices", "options", "endings", "answers")
+LABEL_COLUMNS = ("label", "answer", "answerkey", "answer_key", "correct", "target")
+"""Common names of columns, compared without regard to case; the first that exists is chosen."""
+
+
+class DataFields(dataset.DataFields):
+    """The fields of `config.data`. Batch sizes are counted in questions.
+
+    Attributes:
+      text: Column of the question; "" for one with a common name.
+      text_pair: Column of the context; "" for none.
+      choices: A column of lists, or a column for each choice; none for one with a common name.
+      label: Column of the right choice; "" for one with a common name.
+      validation_fraction: Share of the training examples that becomes the dev split, if there is no
+        dev file; None for 0.1.
+      split_seed: Seed of that choice; None for 0.
+    """
+
+    text: AnyText
+    text_pair: AnyText
+    choices: tuple[AnyText, ...]
+    label: AnyText
+    validation_fraction: OpenShare | None
+    split_seed: Seed | None
+
+
+class Dataset(choice_dataset.Dataset):
+    """Multiple choice of a table; see `interfaces.Dataset`. One sequence per question and choice.
+
+    Attributes:
+      findings: Lines that describe the columns that were found.
+    """
+
+    def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
+        """Reads and encodes the available splits.
+
+        Args:
+          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
+          task: `config.task`.
+          fields: `config.data`; see `DataFields`.
+          spec: The encoding: tokenizer, lengths and batch sizes in questions.
+
+        Raises:
+          UserError: a file, column, choice or label is missing or invalid.
+        """
+        self.name = pathlib.Path(data).resolve().name.partition(".")[0] or "choices"
+        found = tables.read_splits(data)
+        train = found["train"]
+        label = tables.choose_column(train, fields["label"], LABEL_COLUMNS, "label")
+        question = tables.choose_column(train, fields["text"], QUESTION_COLUMNS, "text")
+        self.columns = (question, *filter(None, [fields["text_pair"]]))
+        options = fields["choices"] or (
+            tables.choose_column(train, "", CHOICE_COLUMNS, "config.data.choices"),
+        )
+        read = {name: self._read(name, table, options, label) for name, table in found.items()}
+        count = read["train"].num_choices
+        for name, own in read.items():
+            if own.num_choices != count:
+                raise UserError(
+                    f"{found[name].path}: got {own.num_choices} choices, expected {count} as in "
+                    "the training examples; give every question the same number"
+                )
+        _, groups = np.unique(read["train"].contexts, return_inverse=True)
+        self.choices, lines = tables.with_dev(
+            data, read, fields, read["train"].answers, groups if fields["text_pair"] else None
+        )
+        spec = in_questions(spec, count)
+        self.batches = {
+            name: choice_dataset.question_batches(name, spec.subsample(name, own), TEMPLATE, spec)
+            for name, own in self.choices.items()
+        }
+        self.dev = ("dev",)
+        self.test = ("test",) if "test" in self.choices else ()
+        self.left_out = dict.fromkeys(self.batches, ())
+        self.task_fields = MappingProxyType(
+            {"dataset": TEMPLATE, "num_choices": count, "columns": self.columns}
+        )
+        described = ", ".join(map(repr, (*self.columns, *options)))
+        self.findings = (f"columns: {described}, label {label!r} ({count} choices)", *lines)
+
+    def _read(self, name: str, table: Table, options: tuple[str, ...], label: str) -> Questions:
+        for column in options:
+            files.check_column(table, column, "config.data.choices")
+        labelled = tables.is_labelled(table, label, name)
+        return choice_rows.read(table, self.columns, options, label if labelled else "")
+
+    def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
+        """Writes `SPLIT.jsonl`: of every question the right and the predicted choice, as texts."""
+        questions, lines = self.choices[split], []
+        for number, chosen in enumerate(self.predicted_choices(split, predictions).tolist()):
+            options = questions.options[number]
+            row = {"row": number, "choices": list(options)}
+            if questions.answers is not None:
+                row["true"] = options[questions.answers[number]]
+            lines.append(json.dumps(row | {"answer": options[chosen]}, ensure_ascii=False))
+        write_output(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
+
+
+def in_questions(spec: EncodingSpec, num_choices: int) -> EncodingSpec:
+    """Returns the encoding with batch sizes in sequences, of those in questions."""
+    sizes = {name: getattr(spec, name) * num_choices for name in ("batch_size", "eval_batch_size")}
+    return dataclasses.replace(spec, **sizes)
+
+
+OUTPUT = "predict"
+"""The method of `tasks/choices/head.py` whose output `from_inputs` converts to answers."""
+
+
+def from_inputs(
+    lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
+) -> PredictionRequest:
+    """Encodes user inputs: a JSON object per line with the columns and "choices".
+
+    Answers have these, `answer` (text of the choice) and `probabilities`.
+
+    Raises:
+      UserError: a line is not such an object.
+    """
+    columns, count = task["columns"], task["num_choices"]
+    keys = dict.fromkeys(columns, "a string") | {"choices": f"a list of {count} strings"}
+    rows, cells = [], []
+    for line in lines:
+        row = dataset.parse_json_object(line, keys)
+        if not isinstance(row["choices"], list) or len(row["choices"]) != count:
+            raise UserError(f"{line[0]}: choices: expected a list of {count} strings; fix the line")
+        rows.append({name: row[name] for name in keys})
+        cells.append(line[0])
+    table = Table("input", {name: [row[name] for row in rows] for name in keys}, cells)
+    questions = choice_rows.read(table, columns, ("choices",), "")
+    encoded = choice_dataset.encode_choices(questions, TEMPLATE, spec)
+
+    def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
+        found = softmax(scores.reshape(len(rows), -1), axis=-1)
+        return [
+            {**row, "answer": row["choices"][int(own.argmax())], "probabilities": own.tolist()}
+            for row, own in zip(rows, found, strict=True)
+        ]
+
+    batches = in_questions(spec, count).batches("predict", encoded, None, count)
+    return PredictionRequest(batches, answers)

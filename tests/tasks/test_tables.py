@@ -1,0 +1,200 @@
+"""Tables of words, spans, choices and answers: rows, mistakes, and from fine-tuning to answers."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from bertjax.commands import export, finetune, predict
+from bertjax.corpus.format import Table
+from bertjax.errors import UserError
+from bertjax.tasks import tables
+from bertjax.tasks.answers import dataset as answers
+from bertjax.tasks.choices import rows as choices
+from bertjax.tasks.tags import rows as tags
+
+SAVED = pathlib.Path(__file__).resolve().parents[1] / "data_fixtures" / "saved_runs"
+SPANS = [{"start": 0, "end": 6, "label": "PER"}, {"start": 12, "end": 14, "label": "LOC"}]
+
+
+def table(**columns) -> Table:
+    size = len(next(iter(columns.values())))
+    return Table("t.jsonl", columns, [f"t.jsonl:{row}" for row in range(1, 1 + size)])
+
+
+def test_spans_are_tags_of_words_and_back():
+    """A span that ends inside a word covers the word; punctuation and Han are words."""
+    (row,) = tags.read_spans(table(text=["Anna-Lee in 北京, ok"], spans=[SPANS]), "text", "spans")
+    assert row.sentence.words == ("Anna", "-", "Lee", "in", "北", "京", ",", "ok")
+    assert row.sentence.tags == ("B-PER", "I-PER", "I-PER", "O", "B-LOC", "I-LOC", "O", "O")
+    shown = tags.to_spans(row.text, row.ranges, row.sentence.tags)
+    assert shown[0] == {"start": 0, "end": 8, "label": "PER", "text": "Anna-Lee"}
+    assert shown[1] == {**SPANS[1], "text": "北京"}
+
+
+@pytest.mark.parametrize(
+    ("read", "columns", "message"),
+    [
+        (tags.read_tagged, {"a": ["x y"], "b": ["O"]}, "2 words in 'a' and 1 tags in 'b'"),
+        (tags.read_tagged, {"a": [[]], "b": [[]]}, "column 'a' is empty"),
+        (tags.read_spans, {"a": [" "], "b": [[]]}, "column 'a' is empty, expected a text"),
+        (
+            tags.read_spans,
+            {"a": ["ab"], "b": [[{"start": 1, "end": 3, "label": "X"}]]},
+            "span 1 to 3 of a text with 2 characters",
+        ),
+        (
+            tags.read_spans,
+            {
+                "a": ["ab cd"],
+                "b": [
+                    [
+                        {"start": 0, "end": 4, "label": "X"},
+                        {"start": 3, "end": 5, "label": "Y"},
+                    ]
+                ],
+            },
+            r"spans \(0, 4\) and \(3, 5\) share the word 'cd'",
+        ),
+        (
+            lambda found, a, b: answers.read_questions(found, (a, "c"), b),
+            {"a": ["q"], "c": ["some text"], "b": ["texts"]},
+            "the answer 'texts', which is not in its context",
+        ),
+        (
+            lambda found, a, b: choices.read(found, (a,), ("c",), b),
+            {"a": ["q"], "c": [["x", "y"]], "b": ["z"]},
+            "label: got 'z', expected the text of one choice, an index below 2",
+        ),
+        (
+            lambda found, a, b: choices.read(found, (a,), ("c",), b),
+            {"a": ["q", "r"], "c": [["x", "y"], ["x", "y", "z"]], "b": [0, 1]},
+            "t.jsonl:2: got 3 choices, expected 2 as at t.jsonl:1",
+        ),
+        (
+            lambda found, a, b: tables.choose_column(found, "z", (), "text"),
+            {"a": ["q"], "b": [0]},
+            "no column 'z': got a, b",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(read, columns, message):
+    with pytest.raises(UserError, match=message) as caught:
+        read(table(**columns), "a", "b")
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_of_choices_are_texts_indices_letters_or_names():
+    arc = {"text": ["x", "y", "z"], "label": ["1", "2", "3"]}
+    found = choices.read(
+        table(
+            q=["a"] * 5,
+            c=[["x", "y", "z"]] * 4 + [arc],
+            label=["y", 1, "B", "1", "2"],
+        ),
+        ("q",),
+        ("c",),
+        "label",
+    )
+    assert found.answers.tolist() == [1] * 5
+    assert (found.contexts[0], found.questions[0]) == ("a", "_")
+
+
+def test_answers_are_found_in_their_contexts():
+    squad = {"text": ["b"], "answer_start": [6]}
+    found = answers.read_questions(
+        table(q=["1", "2", "3"], c=["a b a b", "a b a b", "c"], answers=[squad, "b", []]),
+        ("q", "c"),
+        "answers",
+    )
+    assert found.first_answers().tolist() == [[6, 7], [2, 3], [-1, -1]]
+    assert found.context_of.tolist() == [0, 0, 1]
+    assert found.impossible.tolist() == [False, False, True]
+
+
+def test_a_dev_split_keeps_groups_together():
+    class Rows(list):
+        def take(self, kept):
+            return Rows(self[i] for i in kept)
+
+    groups = np.arange(40) // 4
+    fields = {"validation_fraction": 0.3, "split_seed": None}
+    found, (line,) = tables.with_dev(
+        "t", {"train": Rows(range(40))}, fields, np.zeros(40, np.float32), groups
+    )
+    assert len(found["dev"]) == 12
+    assert {i // 4 for i in found["dev"]}.isdisjoint(i // 4 for i in found["train"])
+    assert "dev is 30.0% of the rows" in line
+
+
+QUICK = ("spans", "choices")
+STORIES = {
+    "tags": (
+        {"tokens": ["the", "name", "of", "x"], "tags": ["O", "I-N", "O", "I-X"]},
+        ["the name"],
+        {"tokens", "tags", "probabilities"},
+    ),
+    "spans": (
+        {"text": "the name of x", "spans": [{"start": 4, "end": 8, "label": "N"}]},
+        ["the name"],
+        {"text", "spans"},
+    ),
+    "pos": (
+        {"words": "the name", "pos_tags": "DET NOUN"},
+        ["the name"],
+        {"words", "tags", "probabilities"},
+    ),
+    "choices": (
+        {"question": "a", "options": ["x", "y", "z"], "answer": "y"},
+        ['{"question": "a", "choices": ["x", "y", "z"]}'],
+        {"question", "choices", "answer", "probabilities"},
+    ),
+    "answers": (
+        {"question": "a", "context": "the name of x", "answers": "name"},
+        ["a\tthe name of x"],
+        {"question", "context", "answer", "n_best"},
+    ),
+}
+NAMES = {
+    "tags": {"0": "O", "1": "B-N", "2": "I-N", "3": "B-X", "4": "I-X"},
+    "spans": {"0": "O", "1": "B-N", "2": "I-N"},
+    "pos": {"0": "DET", "1": "NOUN"},
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in STORIES],
+)
+def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
+    row, lines, keys = STORIES[kind]
+    rows = [row] * 12
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = f"task:{kind if kind in ('choices', 'answers') else 'tags'},tiny"
+    run = tmp_path / "run"
+    finetune.main(
+        [
+            *("--config", recipe, "--data", str(tmp_path / "data.jsonl")),
+            *("--init", f"random:{SAVED / 'run'}", "--workdir", str(run)),
+            *("--config.keep_checkpoints=true", "--config.num_train_epochs=1"),
+            "--config.data.padded_lengths=()",
+        ]
+    )
+    results = json.loads((run / "results.json").read_text())
+    assert 0 <= results["each_seed"][0]["scores"]["dev/score"] <= 1
+    lines_of_dev = (run / "predictions" / "dev.jsonl").read_text().splitlines()
+    written = [json.loads(line) for line in lines_of_dev]
+    assert len(written) >= 1
+    assert "true" in written[0]
+    (tmp_path / "lines").write_text("\n".join(lines) + "\n")
+    capsys.readouterr()
+    predict.main(["--model", str(run / "seed_0"), "--input", str(tmp_path / "lines")])
+    (answer,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert keys <= answer.keys()
+    export.main(["--model", str(run), "--output", str(tmp_path / "hf")])
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    if kind in NAMES:
+        assert config["id2label"] == NAMES[kind]
+    if kind == "choices":
+        assert config["num_choices"] == 3
