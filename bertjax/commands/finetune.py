@@ -51,7 +51,9 @@ with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_
 (--config.data.validation_fraction, --config.data.split_seed). Labels are classes; scores if some
 have decimal places; or several per text if they are lists, or if --config.data.label_separator is
 set. --config.task.problem_type overrides this. --config.task.eval_metrics="('macro_f1','auc')"
-chooses metrics, of which the first determines the best epoch.
+chooses metrics, of which the first determines the best epoch. task:tags classifies words (columns
+of words and tags) or finds spans ([{"start": 0, "end": 4, "label": "PER"}]) in texts, task:choices
+chooses among answers, task:answers extracts them from contexts (--text_pair).
 
 With --config pairs, the encoder is trained to embed texts, from such tables of pairs (--text,
 --text_pair): in-batch negatives (also with a column `negative`), or with scores (--label) CoSENT or

@@ -23,6 +23,7 @@ example per line, tab-separated or as a JSON object:
   SQuAD     question and context, or {"question": "...", "context": "..."}
   CoNLL     words separated by spaces, or {"words": ["...", "..."]}
   RACE      {"context": "...", "question": "...", "choices": ["...", ...]}
+  a table   its texts, or an object with its columns (and "choices")
 
 The output has one JSON object per non-blank line, in order: the input and the
 predictions. A question of SQuAD 2.0 has the answer "" if its null_odds exceed
