@@ -3,6 +3,8 @@
 import sys
 
 from bertjax.commands import _flags
+from bertjax.constraints import PositiveInt, checked
+from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 _STS = """\
 examples:
@@ -22,6 +24,8 @@ _RETRIEVAL = """\
 examples:
   bertjax evaluate retrieval --model runs/minilm --data beir/scifact
   bertjax evaluate retrieval --model runs/bert --data beir/nfcorpus --max_length 256 --json
+  bertjax evaluate retrieval --model bm25 --data beir/scifact
+  bertjax evaluate retrieval --model bm25 --reranker runs/cross_encoder --data beir/scifact
 
 --data is a folder in the layout of BEIR (Thakur et al. 2021):
   corpus.jsonl      {"_id": "d1", "title": "Cats", "text": "Cats eat."}
@@ -30,9 +34,12 @@ examples:
 The files may be compressed.
 
 Each query is compared with all documents (title and text) by the cosine of the
-embeddings. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval computes them,
-means over the judged queries. --precision float32 is slower, and gives the
-results of PyTorch.
+embeddings; with --model bm25 by BM25 on their words (pip install 'bertjax[bm25]';
+a folder of this name is ./bm25). With --reranker, a model of bertjax finetune
+--config cross_encoder reads the query with each of the first --rerank_depth
+documents, and sorts them. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval
+computes them, means over the judged queries. --precision float32 is slower, and
+gives the results of PyTorch.
 """
 
 
@@ -40,8 +47,32 @@ def _sts(arguments) -> dict[str, float]:
     return _evaluate(arguments, "text", "text_pair", "label")
 
 
+_UNUSED_OPTIONS = (
+    UnusedOptions(
+        ("rerank_depth",),
+        "reranker",
+        lambda reranker: not reranker,
+        "a cross-encoder, since without it no document is reranked",
+        "set --reranker, or leave it out",
+    ),
+)
+_UNUSED_BY_WORDS = (
+    UnusedOptions(
+        ("batch_size", "precision"),
+        "model",
+        lambda model: model == "bm25",
+        "a model, since bm25 has none",
+        "leave it out",
+    ),
+)
+"""Without a reranker."""
+
+
 def _retrieval(arguments) -> dict[str, float]:
-    found = _evaluate(arguments, "split")
+    check_flags(_UNUSED_OPTIONS, vars(arguments), arguments.parser.get_default)
+    if not arguments.reranker:
+        check_flags(_UNUSED_BY_WORDS, vars(arguments), arguments.parser.get_default)
+    found = _evaluate(arguments, "split", "reranker", "rerank_depth")
     if found["unjudged"]:
         print(
             f"note: queries without judgements, left out: {found['unjudged']:,}; judged: "
@@ -87,14 +118,23 @@ def add_retrieval(commands) -> None:
     parser = _flags.add_command(
         commands,
         "retrieval",
-        "Search documents by the cosine of embeddings, and score the rankings.",
+        "Search documents by embeddings or BM25, rerank them, and score the rankings.",
         _RETRIEVAL,
         _retrieval,
     )
     add = parser.add_argument
-    _flags.add_model(parser)
+    _flags.add_model(parser, f"{_flags.MODEL}; or bm25")
     add("--data", required=True, metavar="DIR", help="folder in BEIR's layout")
     add("--split", default="test", metavar="NAME", help="name of the judgements in qrels/")
+    help_text = "cross-encoder that sorts the first documents (default: none)"
+    add("--reranker", default="", metavar="MODEL", help=help_text)
+    add(
+        "--rerank_depth",
+        action=checked(PositiveInt),
+        default=100,
+        metavar="N",
+        help="number of documents that it sorts",
+    )
     _add_embedding(parser, "texts")
 
 

@@ -30,6 +30,8 @@ examples:
       --config.early_stopping_patience=2
   bertjax finetune --config pairs --data pairs.jsonl --text query --text_pair answer \\
       --init runs/bert --workdir runs/pairs
+  bertjax finetune --config cross_encoder --data triples.jsonl --init runs/bert \\
+      --workdir runs/cross_encoder
   bertjax finetune --config superglue:boolq --init runs/bert --data superglue \\
       --workdir runs/boolq
   bertjax finetune --config squad:squad2 --init runs/bert --data squad --workdir runs/squad2
@@ -42,8 +44,8 @@ the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or
 glue/TASK prepared as ArrayRecord; for SuperGLUE the one with BoolQ/, CB/, COPA/ ...; for XNLI that
 of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
 CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
-`bertjax configs` lists the configs: task, pairs, glue, superglue, multilingual, squad, ner, race,
-swag, kbert, tinybert_glue.
+`bertjax configs` lists the configs: task, pairs, cross_encoder, glue, superglue, multilingual,
+squad, ner, race, swag, kbert, tinybert_glue.
 
 With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
 with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of
@@ -61,6 +63,11 @@ With --config pairs, the encoder is trained to embed texts, from such tables of 
 own positive; a dev file with pairs is then required. The dev split is evaluated by Spearman's
 correlation if it has scores, else by the rank of the positive. The run is a model for bertjax
 embed, evaluate sts, evaluate retrieval, predict and export.
+
+With --config cross_encoder, a query and a passage are read together and get one score, for
+reranking. The tables are those of pairs, with hard negatives (negative, or negative_1, negative_2
+...) or scores: binary cross entropy, or --config.task.loss_type=softmax over a positive and its
+negatives. The run is a model for predict, export and evaluate retrieval --reranker.
 
 In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
 (files for the evaluation server, from the seed with the median dev score; with --config task every
@@ -115,12 +122,12 @@ def parser() -> _flags.Parser:
     add(
         "--text",
         metavar="COLUMN",
-        help="text column, for --config task or pairs (default: detected)",
+        help="text column, for --config task, pairs or cross_encoder (default: detected)",
     )
     add(
         "--text_pair",
         metavar="COLUMN",
-        help="column of the second text, for --config task or pairs",
+        help="column of the second text, for the same configs",
     )
     add("--label", metavar="COLUMN", help="column of the label or score (default: detected)")
     add("--workdir", metavar="DIR", help="folder for all outputs")

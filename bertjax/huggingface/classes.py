@@ -235,9 +235,9 @@ def hf_fields(run: Mapping[str, Any]) -> dict[str, Any]:
     if run["task"]["name"] == "ner":
         return _label_maps(run["task"]["labels"])
     if "texts" in run["task"]:
-        names = run["task"]["labels"] or placeholders(1)
-        kind = run["task"].get("problem_type", SINGLE_LABEL)
-        return {"problem_type": kind, **_label_maps(names)}
+        names = run["task"].get("labels", ())
+        kind = run["task"].get("problem_type", SINGLE_LABEL if names else REGRESSION)
+        return {"problem_type": kind, **_label_maps(names or placeholders(1))}
     task = glue_task(run["task"]["dataset"])
     names = task.class_names(run["task"].get("labels", ()))
     if order := _order(run):

@@ -151,14 +151,17 @@ def _read_judgements(
     return judgements
 
 
-def search(embedder: TextEmbedder, collection: Collection) -> dict[str, list[str]]:
-    """Returns the ids of the nearest documents of each query, best first: `DEPTH`, or all.
+def search(
+    embedder: TextEmbedder, collection: Collection, depth: int = DEPTH
+) -> dict[str, list[str]]:
+    """Returns the ids of the nearest documents of each query, best first: `depth`, or all.
 
     All documents are compared with all queries; their vectors are not kept.
 
     Args:
       embedder: The encoder.
       collection: Documents and queries.
+      depth: Length of a ranking.
     """
     # Of equal scores the earlier one is kept.
     ids = sorted(collection.documents, reverse=True)
@@ -166,8 +169,8 @@ def search(embedder: TextEmbedder, collection: Collection) -> dict[str, list[str
     queries = jnp.asarray(
         np.concatenate(list(embedder.embed(collection.queries.values(), total=total)))
     )
-    scores = jnp.full((count, DEPTH), -jnp.inf)
-    numbers = jnp.full((count, DEPTH), -1)
+    scores = jnp.full((count, depth), -jnp.inf)
+    numbers = jnp.full((count, depth), -1)
     texts, first = (collection.documents[key] for key in ids), 0
     for vectors in embedder.embed(texts, total=total, first=count):
         scores, numbers = _keep_nearest(scores, numbers, queries, vectors, first)

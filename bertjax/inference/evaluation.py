@@ -9,19 +9,25 @@ import numpy as np
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
 from bertjax.inference import (
+    bm25,
     dense_retrieval,
     embeddings,
     language_model,
     loader,
     minimal_pairs,
     multiple_choice,
+    reranking,
     sentence_scores,
     similarity,
 )
 from bertjax.inference import perplexity as windows
 from bertjax.io import copies, storage
+from bertjax.metrics.retrieval import DEPTH
 from bertjax.metrics.retrieval import score as score_rankings
 from bertjax.tasks import official
+
+BM25 = "bm25"
+"""The name that selects BM25 in place of a model."""
 
 
 def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -241,47 +247,77 @@ def retrieval(
     split: str = "test",
     pooling: str = "",
     max_length: int = 0,
+    reranker: str = "",
+    rerank_depth: int = DEPTH,
     batch_size: int = 64,
     precision: str = "auto",
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> dict[str, float]:
-    """Searches documents by the cosine of embeddings, as in BEIR, without training.
+    """Searches documents, as in BEIR: by embeddings or BM25, optionally with a reranker.
 
     Args:
-      model: A run, or a Hugging Face folder.
+      model: A run, or a Hugging Face folder, whose embeddings are compared by their cosine; or
+        "bm25", which compares words.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
       pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
         the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
-      batch_size: Texts per batch.
+      reranker: A cross-encoder that sorts the first documents: a run, or a Hugging Face folder with
+        one output for two texts; "" for none.
+      rerank_depth: Number of documents that it sorts.
+      batch_size: Texts per batch, or pairs of the reranker.
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
       `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`, `judgements`,
-      `truncated` texts, and queries without judgements (`unjudged`), which are left out.
+      `truncated` texts, `truncated_pairs` with a reranker, and queries without judgements
+      (`unjudged`), which are left out.
 
     Raises:
-      UserError: there is no such model, file or column, or files of the folder do not match.
+      UserError: there is no such model, file or column, files of the folder do not match, or an
+        option has no effect.
     """
+    if model == BM25 and (pooling or max_length):
+        option = f"pooling={pooling}" if pooling else f"max_length={max_length}"
+        raise UserError(
+            f"got {option} with model bm25, expected none, as it reads words; leave it out"
+        )
+    if rerank_depth < 1:
+        raise UserError(f"rerank_depth: got {rerank_depth}, expected an integer >= 1")
     collection = dense_retrieval.read(str(copies.local_copy(data)), split)
-    embedder = embeddings.load(
-        loader.find_run(model),
-        pooling=pooling,
-        max_length=max_length,
-        batch_size=batch_size,
-        precision=precision,
-        progress=progress,
-    )
-    rankings = dense_retrieval.search(embedder, collection)
-    return score_rankings(rankings, collection.judgements) | {
+    # Loaded first, so that a wrong model is found before a long search.
+    sorter = None
+    if reranker:
+        run = loader.find_run(reranker)
+        sorter = reranking.load(run, batch_size=batch_size, precision=precision)
+    depth, num_truncated = max(DEPTH, rerank_depth if sorter else 0), 0
+    if model == BM25:
+        rankings = bm25.search(collection, depth)
+    else:
+        embedder = embeddings.load(
+            loader.find_run(model),
+            pooling=pooling,
+            max_length=max_length,
+            batch_size=batch_size,
+            precision=precision,
+            progress=progress,
+        )
+        rankings = dense_retrieval.search(embedder, collection, depth)
+        num_truncated = embedder.num_truncated
+    counts = {
         "queries": len(collection.queries),
         "documents": len(collection.documents),
         "judgements": sum(map(len, collection.judgements.values())),
-        "truncated": embedder.num_truncated,
+        "truncated": num_truncated,
         "unjudged": collection.num_unjudged,
     }
+    if sorter:
+        rankings, counts["truncated_pairs"] = reranking.rerank(
+            sorter, rankings, collection, rerank_depth, progress
+        )
+    return score_rankings(rankings, collection.judgements) | counts
 
 
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
@@ -14,6 +15,7 @@ from bertjax.huggingface import heads as huggingface_heads
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
+from bertjax.tasks.batches import PairBatches
 from bertjax.tasks.dataset import EncodingSpec, Line
 from bertjax.tasks.glue.table import glue_task
 from bertjax.train import evaluate, sharding
@@ -67,18 +69,15 @@ class Predictor:
         config = self.config
         from_inputs = catalog.load("tasks", config.task.name, "dataset").from_inputs
         batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
-        spec = _encoding_spec(config, self.tokenizer, batch_size)
+        spec = encoding_spec(config, self.tokenizer, batch_size)
         request = from_inputs(lines, self.data, config.task, config.data, spec)
-        batches = request.batches
+        return request.answers(self.outputs(request.batches))
+
+    def outputs(self, batches: PairBatches) -> np.ndarray:
+        """Returns the outputs of the task for encoded sequences, whose batches fit the mesh."""
         rows = sharding.local_rows(batches.batch_size, self.mesh)
-        outputs = evaluate.predict(
-            self.step,
-            self.params,
-            batches.evaluation_batches(rows),
-            batches.num_examples,
-            self.mesh,
-        )
-        return request.answers(outputs)
+        numbered, size = batches.evaluation_batches(rows), batches.num_examples
+        return evaluate.predict(self.step, self.params, numbered, size, self.mesh)
 
 
 def load(
@@ -150,7 +149,14 @@ def _compile(
     return jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _encoding_spec(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) -> EncodingSpec:
+def encoding_spec(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) -> EncodingSpec:
+    """Returns the encoding of sequences for a run's model.
+
+    Args:
+      config: Config of the run.
+      tokenizer: Tokenizer of the run.
+      batch_size: Sequences per batch.
+    """
     max_length = build.positions(config.model)
     if "max_seq_length" in config.data:
         max_length = min(max_length, config.data.max_seq_length)

@@ -30,9 +30,10 @@ OTHER_TASKS = {
     "race": ("race.py:race,tiny", SHORT),
     "wic": ("superglue.py:wic,tiny", SHORT),
     "pairs": ("pairs.py:tiny", SHORT),
+    "cross_encoder": ("cross_encoder.py:tiny", SHORT),
 }
-"""Spans, words, words by features, choices, two marked words, and embeddings; each with what makes
-it short."""
+"""Spans, words, words by features, choices, two marked words, embeddings and scores of pairs; each
+with what makes it short."""
 STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 """Of tinybert_glue.py, each with the objective that asks a teacher."""
 
@@ -99,6 +100,7 @@ def other_data(tmp_path_factory, sentences, nouns) -> pathlib.Path:
         for path, rows in (
             (folder / "superglue" / "WiC" / f"{'val' if split == 'dev' else split}.jsonl", marked),
             (folder / "pairs" / f"{split}.jsonl", paired),
+            (folder / "cross_encoder" / f"{split}.jsonl", paired),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("\n".join(map(json.dumps, rows)))

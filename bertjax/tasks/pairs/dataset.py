@@ -11,22 +11,17 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.constraints import AnyText, OpenShare, Seed
-from bertjax.errors import UserError
+from bertjax.corpus.format import Table
 from bertjax.io.files import write_output
 from bertjax.metrics import classification
 from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
-from bertjax.tasks.pairs import tables
-from bertjax.tasks.pairs.head import CONTRASTIVE, COSINE
+from bertjax.tasks.pairs import splits, tables
+from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT, COSINE
 from bertjax.tasks.pairs.ranks import positive_ranks
-from bertjax.tasks.pairs.tables import PairExamples
-from bertjax.tasks.sequence import files
-from bertjax.tasks.sequence.examples import check_unused, held_out
+from bertjax.tasks.pairs.tables import PairExamples, PairLoss
 
 Fields = Mapping[str, Any]
-
-_SHARE = 0.1
-"""Share of the dev split if the config leaves it open."""
 
 
 class DataFields(dataset.DataFields):
@@ -70,59 +65,26 @@ class Dataset:
         Raises:
           UserError: a file, column or score is missing or invalid, or does not fit the config.
         """
-        self.name = pathlib.Path(data).resolve().name.partition(".")[0] or "pairs"
-        found = {name: files.read_tables(own) for name, own in files.find_splits(data).items()}
-        self.loss_type = tables.choose_loss(found["train"], task, fields)
-        train = tables.read_train(found["train"], self.loss_type, fields)
-        read = {"train": train}
-        for name in [name for name in files.SPLITS if name in found and name != "train"]:
-            read[name] = tables.read_held_out(
-                found[name], train, self.loss_type, fields, is_test=name == "test"
-            )
-        if "dev" not in read:
-            read |= self._split(train, fields)
-        else:
-            check_unused(data, fields)
-        if fields["label"] and read["dev"].scores is None:
-            raise UserError(
-                f"config.data.label: got {fields['label']!r}, which neither trains nor evaluates, "
-                "expected a column of scores of the dev file, or of all pairs; leave it out"
-            )
-        self.findings = _describe(read, self.loss_type, has_dev="dev" in found)
+        read = splits.read(data, fields, lambda table: _choose_loss(table, task, fields))
+        self.name, self.loss_type, self.examples = read.name, read.loss.name, read.examples
+        train = self.examples["train"]
+        self.findings = (_describe(self.examples, self.loss_type), *filter(None, [read.held_out]))
         if self.loss_type == COSINE:
-            read["train"], line = _rescaled(read["train"])
+            reason = "they are compared with cosines"
+            self.examples["train"], line = splits.rescale(train, -1.0, reason)
             self.findings += (line,)
-        self.examples = read
         self._dims = tuple(task.get("matryoshka_dims", ()))
-        self.batches = {name: self._batches(name, own, spec) for name, own in read.items()}
+        self.batches = {name: self._batches(name, own, spec) for name, own in self.examples.items()}
         self.dev = ("dev",)
-        self.test = ("test",) if "test" in read else ()
-        self.left_out = dict.fromkeys(read, ())
+        self.test = read.test
+        self.left_out = dict.fromkeys(self.examples, ())
         self.task_fields = MappingProxyType(
             {
                 "loss_type": self.loss_type,
-                "columns": read["dev"].columns[:2],
+                "columns": self.examples["dev"].columns[:2],
                 "texts_per_example": len(train.texts),
             }
         )
-
-    def _split(self, train: PairExamples, fields: Fields) -> dict[str, PairExamples]:
-        if len(set(train.columns)) < 2:
-            raise UserError(
-                f"{self.name}: got one column of text, {train.columns[0]!r}, and no dev file; "
-                "expected a folder with train and dev, whose dev file has pairs, with or without "
-                "scores; add one, or choose a second column with --text_pair COLUMN"
-            )
-        if len(train) < 2:
-            raise UserError(
-                f"{self.name}: got {len(train)} pair, expected 2 or more to split dev from train"
-            )
-        share, seed = fields["validation_fraction"] or _SHARE, fields["split_seed"] or 0
-        chosen = held_out(np.zeros(len(train), np.float32), share, seed)
-        return {
-            "train": train.take(np.flatnonzero(~chosen)),
-            "dev": train.take(np.flatnonzero(chosen)),
-        }
 
     def _batches(self, name: str, examples: PairExamples, spec: EncodingSpec):
         """Batches of texts; those of a training example stay together."""
@@ -175,31 +137,18 @@ class Dataset:
         write_output(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
 
 
-def _describe(
-    read: Mapping[str, PairExamples], loss_type: str, *, has_dev: bool
-) -> tuple[str, ...]:
+def _choose_loss(table: Table, task: Fields, fields: Fields) -> PairLoss:
+    """The loss of the config, or the one that the training table has columns for."""
+    name = task.get("loss_type") or (COSENT if tables.has_scores(table, fields) else CONTRASTIVE)
+    return PairLoss(name, name != CONTRASTIVE, CONTRASTIVE)
+
+
+def _describe(read: Mapping[str, PairExamples], loss_type: str) -> str:
     train, dev = read["train"], read["dev"]
     columns = ", ".join(map(repr, dict.fromkeys(train.columns)))
     same = "; each text is its own positive" if len(set(train.columns)) < 2 else ""
     metric = "ranks of the positives" if dev.scores is None else "scores of the pairs"
-    lines = [f"columns: {columns} (loss {loss_type}{same}); dev is evaluated by {metric}"]
-    if not has_dev:
-        share = len(dev) / (len(dev) + len(train))
-        lines.append(f"no dev file: dev is {share:.1%} of the rows")
-    return tuple(lines)
-
-
-def _rescaled(train: PairExamples) -> tuple[PairExamples, str]:
-    """Maps scores beyond [-1, 1], the range of a cosine, from their range to [0, 1]."""
-    low, high = float(train.scores.min()), float(train.scores.max())
-    if low >= -1 and high <= 1:
-        return train, f"scores: from {low:.4g} to {high:.4g}"
-    scores = (train.scores - low) / (high - low if high > low else 1.0)
-    return (
-        dataclasses.replace(train, scores=scores),
-        f"scores: from {low:.4g} to {high:.4g}, mapped to 0 and 1, since they are compared with "
-        "cosines",
-    )
+    return f"columns: {columns} (loss {loss_type}{same}); dev is evaluated by {metric}"
 
 
 def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:

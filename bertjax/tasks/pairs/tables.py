@@ -1,7 +1,8 @@
 """Read tables of text pairs: columns of anchor, positive, hard negative and score of each split."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from jaxtyping import Float32, Int
 from bertjax.corpus.format import Table
 from bertjax.data.random import sample
 from bertjax.errors import UserError
-from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT
 from bertjax.tasks.sequence import files, labels
 
 PAIR_COLUMNS = (
@@ -23,8 +23,31 @@ PAIR_COLUMNS = (
     *files.PAIR_COLUMNS,
 )
 NEGATIVE_COLUMNS = ("negative", "hard_negative")
+_NUMBERED = re.compile(r"negative_\d+")
 SCORE_COLUMNS = ("score", "similarity_score", "similarity")
 """Common names of columns. A column `label` is a score only on request: it is often a class."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairLoss:
+    """A loss of pairs, and what a training example has for it.
+
+    Attributes:
+      name: `config.task.loss_type`.
+      is_scored: Whether a pair has a score; else it is an anchor and its positive, with any number
+        of hard negatives.
+      unscored: A loss of the same task for pairs without scores, for messages.
+    """
+
+    name: str
+    is_scored: bool
+    unscored: str
+
+    @property
+    def remedy(self) -> str:
+        """What to do, in messages, if there are no scores."""
+        is_other = self.is_scored and self.name != self.unscored
+        return f", or set --config.task.loss_type={self.unscored}" if is_other else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +91,14 @@ class PairExamples:
         return ids.reshape(len(self), -1)
 
 
-def choose_loss(table: Table, task: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
-    """Returns the loss of the config, or the one that the training table has columns for.
-
-    Args:
-      table: The training examples.
-      task: `config.task`.
-      fields: `config.data`.
-    """
-    has_scores = fields["label"] in table.columns or files.find_columns(table, SCORE_COLUMNS)
-    return task.get("loss_type") or (COSENT if has_scores else CONTRASTIVE)
+def has_scores(
+    table: Table, fields: Mapping[str, Any], names: Sequence[str] = SCORE_COLUMNS
+) -> bool:
+    """Whether a table has the column of scores of `config.data`, or one with a common name."""
+    return fields["label"] in table.columns or bool(files.find_columns(table, names))
 
 
-def read_train(table: Table, loss_type: str, fields: Mapping[str, Any]) -> PairExamples:
+def read_train(table: Table, loss: PairLoss, fields: Mapping[str, Any]) -> PairExamples:
     """Reads the training examples.
 
     Raises:
@@ -88,25 +106,24 @@ def read_train(table: Table, loss_type: str, fields: Mapping[str, Any]) -> PairE
         not a number.
     """
     texts = files.choose_texts(table, fields, PAIR_COLUMNS)
-    if loss_type == CONTRASTIVE:
+    if not loss.is_scored:
         anchors = texts if len(texts) == 2 else texts * 2
-        return _read(table, (*anchors, *_negative(table, fields)), "")
+        return _read(table, (*anchors, *_negatives(table, fields)), "", loss)
     if fields["negative"]:
         raise UserError(
             f"config.data.negative: got {fields['negative']!r} with config.task.loss_type="
-            f"{loss_type}, expected none, since every pair has a score; leave it out, or set "
-            "--config.task.loss_type=contrastive"
+            f"{loss.name}, expected none, since every pair has a score; leave it out{loss.remedy}"
         )
     if len(texts) < 2:
         raise UserError(
             f"{table.path}: got one column of text, {texts[0]!r}, of {', '.join(table.columns)}; "
-            f"expected two for {loss_type}; choose the second with --text_pair COLUMN"
+            f"expected two for {loss.name}; choose the second with --text_pair COLUMN"
         )
-    return _read(table, texts, _score(table, fields, required=True))
+    return _read(table, texts, _score(table, fields, required=True), loss)
 
 
 def read_held_out(
-    table: Table, train: PairExamples, loss_type: str, fields: Mapping[str, Any], *, is_test: bool
+    table: Table, train: PairExamples, loss: PairLoss, fields: Mapping[str, Any], *, is_test: bool
 ) -> PairExamples:
     """Reads a dev or test split: its columns are those of training, or found as there.
 
@@ -115,7 +132,7 @@ def read_held_out(
     Args:
       table: Its examples.
       train: The training examples.
-      loss_type: The loss of training.
+      loss: The loss of training.
       fields: `config.data`.
       is_test: Whether scores may be absent or hidden.
 
@@ -131,15 +148,17 @@ def read_held_out(
             f"{table.path}: got one column of text, {texts[0]!r}, of {', '.join(table.columns)}; "
             "expected pairs to evaluate embeddings, with or without a score; add a column"
         )
-    score = _score(table, fields, required=loss_type != CONTRASTIVE and not is_test)
+    score = _score(table, fields, required=loss.is_scored and not is_test)
     if is_test and score and labels.are_hidden(table.columns[score]):
         score = ""
-    return _read(table, texts[:2] if score else texts, score)
+    return _read(table, texts[:2] if score else texts, score, loss)
 
 
-def _negative(table: Table, fields: Mapping[str, Any]) -> tuple[str, ...]:
+def _negatives(table: Table, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The column of the config; or one with a common name, or all of negative_1, negative_2 ..."""
     if not fields["negative"]:
-        return tuple(files.find_columns(table, NEGATIVE_COLUMNS)[:1])
+        common = tuple(files.find_columns(table, NEGATIVE_COLUMNS)[:1])
+        return common or tuple(name for name in table.columns if _NUMBERED.fullmatch(name.lower()))
     if fields["negative"] not in table.columns:
         raise UserError(
             f"config.data.negative: got {fields['negative']!r}, expected a column of {table.path}: "
@@ -162,10 +181,9 @@ def _score(table: Table, fields: Mapping[str, Any], *, required: bool) -> str:
     return found[0] if found else ""
 
 
-def _read(table: Table, columns: tuple[str, ...], score: str) -> PairExamples:
+def _read(table: Table, columns: tuple[str, ...], score: str, loss: PairLoss) -> PairExamples:
     # One column at a time, since that of unsupervised SimCSE is read twice.
     texts = [files.read_texts(table, files.Columns((name,), ""))[0] for name in columns]
-    remedy = ", or set --config.task.loss_type=contrastive"
     values = table.columns[score] if score else []
-    scores = labels.to_scores(values, table.locations, remedy) if score else None
+    scores = labels.to_scores(values, table.locations, loss.remedy) if score else None
     return PairExamples(tuple(texts), scores, columns)

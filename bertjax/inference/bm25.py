@@ -1,0 +1,61 @@
+"""BM25: search of documents by their words, a baseline without a model.
+
+Robertson and Zaragoza 2009, section 3.4, with the idf and the parameters of Lucene: k1=1.2, b=0.75,
+log(1 + (N - n + 0.5) / (n + 0.5)). Words are runs of two or more letters or digits in lower case,
+as in scikit-learn; there is no stemming and no list of stop words, which are those of a language.
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from bertjax.errors import UserError
+from bertjax.inference.dense_retrieval import Collection
+from bertjax.metrics.retrieval import DEPTH
+
+K1, B = 1.2, 0.75
+
+
+def search(collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
+    """Returns the ids of the best documents of each query, best first: `depth`, or all.
+
+    Args:
+      collection: Documents and queries.
+      depth: Length of a ranking.
+
+    Raises:
+      UserError: the package bm25s is not installed, or no document has a word.
+    """
+    try:
+        import bm25s
+    except ImportError as error:
+        raise UserError(f"bm25 requires bm25s ({error}); pip install 'bertjax[bm25]'") from None
+
+    def words_of(texts: list[str]) -> list[list[str]]:
+        options = {"stopwords": [], "return_ids": False, "show_progress": False}
+        return bm25s.tokenize(texts, **options)
+
+    # A stable sort ranks equal scores in this order, as trec_eval does.
+    ids = sorted(collection.documents, reverse=True)
+    corpus = words_of([collection.documents[key] for key in ids])
+    if not any(corpus):
+        raise UserError(
+            "corpus.jsonl: got no document with a word, expected texts; bm25 needs words of two or "
+            "more letters or digits"
+        )
+    index = bm25s.BM25(method="lucene", k1=K1, b=B)
+    index.index(corpus, show_progress=False)
+    queries = words_of(list(collection.queries.values()))
+    return {
+        key: [ids[number] for number in _best(_scores(index, words), depth)]
+        for key, words in zip(collection.queries, queries, strict=True)
+    }
+
+
+def _scores(index, words: list[str]) -> Float[np.ndarray, " n"]:
+    """The score of every document; a word that none has adds nothing."""
+    known = [word for word in words if word in index.vocab_dict]
+    return index.get_scores(known) if known else np.zeros(index.scores["num_docs"])
+
+
+def _best(scores: Float[np.ndarray, " n"], depth: int) -> list[int]:
+    return np.argsort(-scores, kind="stable")[:depth].tolist()

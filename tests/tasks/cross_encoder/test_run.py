@@ -1,0 +1,163 @@
+"""Fine-tuning of a cross-encoder, reranking with its run, its losses, and parity of an export."""
+
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit, log_softmax
+
+import bertjax
+from bertjax import config as configs
+from bertjax.errors import UserError
+from bertjax.huggingface import exporting
+from bertjax.inference import dense_retrieval, evaluation, loader, reranking
+from bertjax.runs import finetune
+from bertjax.tasks.cross_encoder.head import Task
+from bertjax.tokenizers import tokenizer
+
+WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
+LISTS = [
+    {"query": a, "passage": f"{b} oak", "negative_1": f"{b} {c}", "negative_2": c}
+    for a, b, c in itertools.permutations(WORDS[:5], 3)
+]
+
+
+@pytest.fixture(scope="module")
+def run(beginning, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cross_encoder")
+    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    (folder / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LISTS))
+    changes = {
+        "data.max_seq_length": "12",
+        "data.padded_lengths": "()",
+        "data.eval_batch_size": "8",
+        "log_every": "1",
+        "num_train_epochs": "4",
+        "optimizer.learning_rate": "0.01",
+        "task.loss_type": "softmax",
+        "model.precision": "float32",
+    }
+    finetune.finetune(
+        configs.load_config("cross_encoder:tiny", changes),
+        init=f"random:{beginning(pieces)}",
+        data=str(folder / "lists.jsonl"),
+        workdir=str(folder / "run"),
+    )
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """Five documents and two judged queries."""
+    folder = tmp_path_factory.mktemp("beir")
+    documents = ["mill river", "old", "rain mill", "stone oak " * 5, "oak"]
+    rows = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(documents)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(["mill", "stone"])]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels").mkdir()
+    qrels = "query-id\tcorpus-id\tscore\nq0\td0\t1\nq0\td2\t2\nq1\td3\t1\n"
+    (folder / "qrels" / "test.tsv").write_text(qrels)
+    return folder
+
+
+def test_the_first_documents_are_sorted_by_the_scores_of_the_run(run, beir):
+    lines = (run / "seed_0" / "metrics.jsonl").read_text().splitlines()
+    losses = [row["cross_encoder/loss"] for row in map(json.loads, lines) if "loss" in row]
+    assert losses[-1] < 0.8 * losses[0]
+    collection = dense_retrieval.read(str(beir))
+    reranker = reranking.load(loader.find_run(run), batch_size=3, precision="float32")
+    before = {"q0": ["d4", "d3", "d2", "d1", "d0"], "q1": ["d0", "d1", "d2", "d3", "d4"]}
+    found, truncated = reranking.rerank(reranker, before, collection, 4, lambda *_: None)
+    assert truncated == 2  # d3 with either query
+    for query, ranked in before.items():
+        # One pair at a time, without padding (invariant 7).
+        alone = {
+            key: reranker.score([collection.queries[query]], [collection.documents[key]])[0][0]
+            for key in ranked[:4]
+        }
+        assert found[query] == [*sorted(alone, key=alone.get, reverse=True), ranked[4]]
+
+
+def test_a_reranker_changes_the_ranking_and_not_the_documents(run, beir):
+    options = {"precision": "float32", "batch_size": 8}
+    plain = evaluation.retrieval(str(run), str(beir), **options)
+    found = evaluation.retrieval(
+        str(run), str(beir), reranker=str(run), rerank_depth=120, **options
+    )
+    assert found["recall@100"] == plain["recall@100"] == 1.0
+    assert found["truncated_pairs"] == 2
+    assert found["ndcg@10"] != plain["ndcg@10"]
+
+
+def test_models_that_do_not_score_pairs_are_refused(run, beir, beginning):
+    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    options = [
+        ({"reranker": str(beginning(pieces))}, "expected a model with one score for two texts"),
+        ({"rerank_depth": 0}, "rerank_depth: got 0, expected an integer >= 1"),
+    ]
+    for changes, printed in options:
+        with pytest.raises(UserError, match=printed):
+            evaluation.retrieval(str(run), str(beir), **changes)
+    for changes, printed in (({"pooling": "cls"}, "pooling=cls"), ({"max_length": 8}, "max_len")):
+        with pytest.raises(UserError, match=f"got {printed}.* with model bm25, expected none"):
+            evaluation.retrieval("bm25", str(beir), **changes)
+
+
+@pytest.mark.parametrize("loss_type", ["bce", "softmax"])
+def test_losses_by_hand(lookup, token_batch, loss_type):
+    labels = np.array([1, 0, 0, 0.25, 0, 0], np.float32)
+    if loss_type == "softmax":
+        labels[3] = 1
+    weights = np.array([1, 1, 1, 0, 0, 0], np.float32)
+    batch = token_batch(6, labels=labels)
+    encoder, head = lookup(), Task(loss_type=loss_type, candidates_per_example=3)
+    key = jax.random.key(0)
+    variables = encoder.init(key, batch, train=False)
+    encoded = encoder.apply(variables, batch, train=False)
+
+    def run(batch):
+        params = head.init(key, encoder, encoded, batch, train=False, method="loss")
+        logits = head.apply(params, encoder, encoded, batch, method="predict")
+        return np.asarray(logits), head.apply(
+            params, encoder, encoded, batch, train=False, method="loss"
+        )
+
+    logits, (loss, weight, metrics) = run(batch)
+    if loss_type == "bce":
+        p = expit(logits)
+        expected = -(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+        hits = ((logits > 0) == (labels > 0.5)).sum()
+    else:
+        expected = -log_softmax(logits.reshape(2, 3), axis=1)[:, 0]
+        hits = (logits.reshape(2, 3).argmax(axis=1) == 0).sum()
+    assert (float(loss), float(weight)) == (pytest.approx(expected.sum(), rel=1e-5), len(expected))
+    assert float(metrics["accuracy"][0]) == hits
+    # Padding examples add nothing.
+    _, (loss, weight, _) = run(batch | {"example_weight": jnp.asarray(weights)})
+    half = len(expected) // 2
+    assert (float(loss), float(weight)) == (pytest.approx(expected[:half].sum(), rel=1e-5), half)
+
+
+@pytest.mark.slow
+def test_an_export_scores_as_the_run(run, tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    exporting.write(exporting.find(loader.find_run(run)), tmp_path / "hf")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf")
+    assert model.config.num_labels == 1
+    reranker = reranking.load(loader.find_run(run), batch_size=8, precision="float32")
+    queries, passages = ["mill", "old north"], ["river mill rain", "ship"]
+    found, _ = reranker.score(queries, passages)
+    batch = bertjax.load(run).tokenizer(list(zip(queries, passages, strict=True)))
+    inputs = {"input_ids": "input_ids", "token_type_ids": "segment_ids"}
+    inputs = {name: torch.tensor(batch[own].astype(np.int64)) for name, own in inputs.items()}
+    inputs["attention_mask"] = torch.tensor(batch["attention_mask"].astype(np.int64))
+    with torch.no_grad():
+        logits = model.eval()(**inputs).logits[:, 0].numpy()
+    np.testing.assert_allclose(found, logits, atol=1e-5)
+    again = reranking.load(loader.find_run(tmp_path / "hf"), batch_size=8, precision="float32")
+    np.testing.assert_allclose(again.score(queries, passages)[0], found, atol=1e-5)
