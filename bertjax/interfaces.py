@@ -42,6 +42,7 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   answer_places  int   [B L]     1 for tokens that an answer may contain, 2 for [CLS], else 0
   token_labels   int   [B L]     1 + the class of a word at its first token, else 0
   span_ids       int   [B L]     1 for tokens of the first marked span, 2 of the second, 3 of both
+  token_kinds    int   [B L]     1 for tokens of a query, 2 for compared ones of a document, else 0
   task_ids       int   [B]       index of each example's task in a mixture of tasks
   example_weight float [B]       0 for padding examples of a short last batch, else 1
   example_id     int   [B]       number of the example in its epoch, the same in every epoch

@@ -34,7 +34,8 @@ examples:
 The files may be compressed.
 
 Each query is compared with all documents (title and text) by the cosine of the
-embeddings; with --model bm25 by BM25 on their words (pip install 'bertjax[bm25]';
+embeddings; by MaxSim of token vectors if the model is a run of bertjax finetune
+--config colbert; with --model bm25 by BM25 on their words (pip install 'bertjax[bm25]';
 a folder of this name is ./bm25). With --reranker, a model of bertjax finetune
 --config cross_encoder reads the query with each of the first --rerank_depth
 documents, and sorts them. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval

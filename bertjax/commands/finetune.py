@@ -44,8 +44,8 @@ the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or
 glue/TASK prepared as ArrayRecord; for SuperGLUE the one with BoolQ/, CB/, COPA/ ...; for XNLI that
 of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
 CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
-`bertjax configs` lists the configs: task, pairs, cross_encoder, glue, superglue, multilingual,
-squad, ner, race, swag, kbert, tinybert_glue.
+`bertjax configs` lists the configs: task, pairs, cross_encoder, colbert, glue, superglue,
+multilingual, squad, ner, race, swag, kbert, tinybert_glue.
 
 With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
 with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of
@@ -67,7 +67,9 @@ embed, evaluate sts, evaluate retrieval, predict and export.
 With --config cross_encoder, a query and a passage are read together and get one score, for
 reranking. The tables are those of pairs, with hard negatives (negative, or negative_1, negative_2
 ...) or scores: binary cross entropy, or --config.task.loss_type=softmax over a positive and its
-negatives. The run is a model for predict, export and evaluate retrieval --reranker.
+negatives. The run is a model for predict, export and evaluate retrieval --reranker. With --config
+colbert, queries and documents are compared token by token (late interaction), with negatives of the
+batch; the run is a model for predict and evaluate retrieval.
 
 In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
 (files for the evaluation server, from the seed with the median dev score; with --config task every

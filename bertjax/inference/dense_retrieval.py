@@ -193,7 +193,17 @@ def _keep_nearest(
     """Merges more documents, numbered from `first`, into the K nearest ones of each query."""
     # The default precision of accelerators is lower, and would reorder near neighbours.
     new_scores = jnp.matmul(queries, documents.T, precision=jax.lax.Precision.HIGHEST)
-    new_numbers = jnp.broadcast_to(first + jnp.arange(len(documents)), new_scores.shape)
+    return merge_nearest(scores, numbers, new_scores, first)
+
+
+def merge_nearest(
+    scores: Float[Array, "Q K"],
+    numbers: Int[Array, "Q K"],
+    new_scores: Float[Array, "Q n"],
+    first: Int[Array, ""],
+) -> tuple[Float[Array, "Q K"], Int[Array, "Q K"]]:
+    """Returns the K best of ranked documents and of others, numbered from `first`."""
+    new_numbers = jnp.broadcast_to(first + jnp.arange(new_scores.shape[1]), new_scores.shape)
     best, chosen = jax.lax.top_k(jnp.concatenate([scores, new_scores], axis=1), scores.shape[1])
     merged = jnp.concatenate([numbers, new_numbers], axis=1)
     return best, jnp.take_along_axis(merged, chosen, axis=1)

@@ -13,6 +13,7 @@ from bertjax.inference import (
     dense_retrieval,
     embeddings,
     language_model,
+    late_interaction,
     loader,
     minimal_pairs,
     multiple_choice,
@@ -256,8 +257,8 @@ def retrieval(
     """Searches documents, as in BEIR: by embeddings or BM25, optionally with a reranker.
 
     Args:
-      model: A run, or a Hugging Face folder, whose embeddings are compared by their cosine; or
-        "bm25", which compares words.
+      model: A run, or a Hugging Face folder, whose embeddings are compared by their cosine; a run
+        of the config `colbert`, whose token vectors are compared; or "bm25", which compares words.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
       pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
@@ -290,22 +291,20 @@ def retrieval(
     # Loaded first, so that a wrong model is found before a long search.
     sorter = None
     if reranker:
-        run = loader.find_run(reranker)
-        sorter = reranking.load(run, batch_size=batch_size, precision=precision)
-    depth, num_truncated = max(DEPTH, rerank_depth if sorter else 0), 0
-    if model == BM25:
-        rankings = bm25.search(collection, depth)
-    else:
-        embedder = embeddings.load(
-            loader.find_run(model),
-            pooling=pooling,
-            max_length=max_length,
-            batch_size=batch_size,
-            precision=precision,
-            progress=progress,
+        sorter = reranking.load(
+            loader.find_run(reranker), batch_size=batch_size, precision=precision
         )
-        rankings = dense_retrieval.search(embedder, collection, depth)
-        num_truncated = embedder.num_truncated
+    depth = max(DEPTH, rerank_depth if sorter else 0)
+    rankings, num_truncated = _search(
+        model,
+        collection,
+        depth,
+        pooling=pooling,
+        max_length=max_length,
+        batch_size=batch_size,
+        precision=precision,
+        progress=progress,
+    )
     counts = {
         "queries": len(collection.queries),
         "documents": len(collection.documents),
@@ -318,6 +317,42 @@ def retrieval(
             sorter, rankings, collection, rerank_depth, progress
         )
     return score_rankings(rankings, collection.judgements) | counts
+
+
+def _search(
+    model: str,
+    collection: dense_retrieval.Collection,
+    depth: int,
+    *,
+    pooling: str,
+    max_length: int,
+    batch_size: int,
+    precision: str,
+    progress: Callable[[float, str], None],
+) -> tuple[dict[str, list[str]], int]:
+    """Ranks the documents of each query by the method of a model; counts the truncated texts."""
+    if model == BM25:
+        return bm25.search(collection, depth), 0
+    run = loader.find_run(model)
+    if not late_interaction.is_trained_for(run):
+        embedder = embeddings.load(
+            run,
+            pooling=pooling,
+            max_length=max_length,
+            batch_size=batch_size,
+            precision=precision,
+            progress=progress,
+        )
+        return dense_retrieval.search(embedder, collection, depth), embedder.num_truncated
+    if pooling:
+        raise UserError(
+            f"pooling: got {pooling} with a colbert run, expected none, as it has a vector for "
+            "each token; leave it out"
+        )
+    searcher = late_interaction.load(
+        run, max_length=max_length, batch_size=batch_size, precision=precision
+    )
+    return late_interaction.search(searcher, collection, depth, progress)
 
 
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:

@@ -39,47 +39,60 @@ def in_batch_negatives(
     Returns:
       The loss, and the weighted number of anchors whose positive has the highest score.
     """
-    size, group, width = vectors.shape
     anchors, positives = vectors[:, 0], vectors[:, 1]
-    anchor_ids, positive_ids = text_ids[:, 0], text_ids[:, 1]
     # Positives first, so that the label of row i is i.
-    candidates = vectors[:, 1:].swapaxes(0, 1).reshape(-1, width)
+    candidates = vectors[:, 1:].swapaxes(0, 1).reshape(-1, vectors.shape[-1])
+    excluded = excluded_candidates(text_ids, weights)
+    scores = cosine.cosines(anchors, candidates) / temperature
+    loss_sum, hits = softmax_of_rows(scores, excluded, weights)
+    if symmetric:
+        anchor_ids, positive_ids = text_ids[:, 0], text_ids[:, 1]
+        same_anchor = anchor_ids[:, None] == anchor_ids
+        same_positive = positive_ids[:, None] == positive_ids
+        excluded = (
+            same_anchor | (anchor_ids == positive_ids[:, None]) | same_positive | (weights == 0)
+        )
+        scores = cosine.cosines(positives, anchors) / temperature
+        reverse, _ = softmax_of_rows(scores, excluded, weights)
+        loss_sum = (loss_sum + reverse) / 2
+    return (loss_sum, weights.sum()), hits
+
+
+def excluded_candidates(
+    text_ids: Int[Array, "B G"], weights: Float[Array, " B"]
+) -> Bool[Array, "B C"]:
+    """Returns which of all positives, then all first negatives and so on, a row leaves out.
+
+    They are those that would be false negatives, see `in_batch_negatives`, and padding. The
+    positive of a row is among them; `softmax_of_rows` keeps it.
+
+    Args:
+      text_ids: Equal for equal texts.
+      weights: 0 for the rows of padding.
+    """
+    size, group = text_ids.shape
+    anchor_ids, positive_ids = text_ids[:, 0], text_ids[:, 1]
     candidate_ids = text_ids[:, 1:].T.reshape(-1)
     is_padding = jnp.tile(weights == 0, group - 1)
     same_anchor = anchor_ids[:, None] == anchor_ids
-    same_positive = positive_ids[:, None] == positive_ids
     other_positive = jnp.pad(same_anchor, ((0, 0), (0, (group - 2) * size)))
-    excluded = (
+    return (
         (candidate_ids == anchor_ids[:, None])
         | (candidate_ids == positive_ids[:, None])
         | other_positive
         | is_padding
     )
-    loss_sum, hits = _softmax_of_row(anchors, candidates, excluded, weights, temperature)
-    if symmetric:
-        excluded = (
-            same_anchor | (anchor_ids == positive_ids[:, None]) | same_positive | (weights == 0)
-        )
-        reverse, _ = _softmax_of_row(positives, anchors, excluded, weights, temperature)
-        loss_sum = (loss_sum + reverse) / 2
-    return (loss_sum, weights.sum()), hits
 
 
-def _softmax_of_row(
-    queries: Float[Array, "B D"],
-    candidates: Float[Array, "C D"],
-    excluded: Bool[Array, "B C"],
-    weights: Float[Array, " B"],
-    temperature: float,
+def softmax_of_rows(
+    scores: Float[Array, "B C"], excluded: Bool[Array, "B C"], weights: Float[Array, " B"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Cross entropy of candidate i for query i, which is never excluded, and weighted hits."""
-    own = jnp.arange(len(queries))
-    excluded = excluded & (own[:, None] != jnp.arange(len(candidates)))
-    scores_BC = cosine.cosines(queries, candidates) / temperature
-    scores_BC = jnp.where(excluded, -jnp.inf, scores_BC)
-    own_score = scores_BC[own, own]
-    losses = jax.nn.logsumexp(scores_BC, axis=1) - own_score
-    return jnp.sum(weights * losses), jnp.sum(weights * (scores_BC.argmax(axis=1) == own))
+    """Cross entropy of candidate i in row i, which is never excluded, and weighted hits."""
+    own = jnp.arange(len(scores))
+    excluded = excluded & (own[:, None] != jnp.arange(scores.shape[1]))
+    scores = jnp.where(excluded, -jnp.inf, scores)
+    losses = jax.nn.logsumexp(scores, axis=1) - scores[own, own]
+    return jnp.sum(weights * losses), jnp.sum(weights * (scores.argmax(axis=1) == own))
 
 
 def cosent(

@@ -64,7 +64,7 @@ DISTILLATION = {
     "tinybert.py:tiny": "layer_matching",
 }
 TUNING = ("glue", "task", "multilingual", "squad", "ner", "race", "kbert", "tinybert_glue")
-TUNING += ("superglue", "pairs", "cross_encoder")
+TUNING += ("superglue", "pairs", "cross_encoder", "colbert")
 """Configs of tasks, whose curves test_task_curves.py follows; a table and texts of several
 languages have the head of GLUE."""
 

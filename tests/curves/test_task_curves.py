@@ -31,9 +31,10 @@ OTHER_TASKS = {
     "wic": ("superglue.py:wic,tiny", SHORT),
     "pairs": ("pairs.py:tiny", SHORT),
     "cross_encoder": ("cross_encoder.py:tiny", SHORT),
+    "colbert": ("colbert.py:tiny", SHORT),
 }
-"""Spans, words, words by features, choices, two marked words, embeddings and scores of pairs; each
-with what makes it short."""
+"""Spans, words, words by features, choices, two marked words, embeddings, and pairs read together
+and token by token; each with what makes it short."""
 STAGES = {"layers": "layer_matching", "prediction": "soft_targets"}
 """Of tinybert_glue.py, each with the objective that asks a teacher."""
 
@@ -101,6 +102,7 @@ def other_data(tmp_path_factory, sentences, nouns) -> pathlib.Path:
             (folder / "superglue" / "WiC" / f"{'val' if split == 'dev' else split}.jsonl", marked),
             (folder / "pairs" / f"{split}.jsonl", paired),
             (folder / "cross_encoder" / f"{split}.jsonl", paired),
+            (folder / "colbert" / f"{split}.jsonl", paired),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("\n".join(map(json.dumps, rows)))

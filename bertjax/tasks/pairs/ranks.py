@@ -1,12 +1,15 @@
-"""Rank of the positive of every pair among all texts of a split, by cosine."""
+"""Rank of the positive of every pair among all texts of a split, by cosine or another score."""
 
 import collections
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Int
 
 _ROWS = 512
 """Number of anchors that are compared with all candidates at a time."""
+
+Score = Callable[[Int[np.ndarray, " r"], Int[np.ndarray, " c"]], Float[np.ndarray, "r c"]]
 
 
 def positive_ranks(
@@ -23,8 +26,19 @@ def positive_ranks(
     """
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit = (vectors / np.maximum(norms, np.finfo(np.float32).tiny)).astype(np.float32)
+    others = unit[:, 1:].reshape(-1, unit.shape[-1])
+    return rank_positives(text_ids, lambda rows, chosen: unit[rows, 0] @ others[chosen].T)
+
+
+def rank_positives(text_ids: Int[np.ndarray, "n G"], score: Score) -> Int[np.ndarray, " n"]:
+    """Ranks the positives as `positive_ranks` does, by any score.
+
+    Args:
+      text_ids: Equal for equal texts.
+      score: From row numbers, and numbers among the texts of all rows but the anchors, to the score
+        of each of these anchors with each of these texts.
+    """
     ids, first = np.unique(text_ids[:, 1:], return_index=True)
-    candidates = unit[:, 1:].reshape(-1, unit.shape[-1])[first]
     own = np.searchsorted(ids, text_ids[:, 1])
     relevant = collections.defaultdict(set)
     for anchor, positive in zip(text_ids[:, 0].tolist(), own.tolist(), strict=True):
@@ -33,10 +47,10 @@ def positive_ranks(
     for anchor, candidate in zip(text_ids[:, 0].tolist(), same.tolist(), strict=True):
         if ids[candidate] == anchor:
             relevant[anchor].add(candidate)
-    ranks = np.empty(len(vectors), np.int64)
-    for start in range(0, len(vectors), _ROWS):
-        rows = np.arange(start, min(start + _ROWS, len(vectors)))
-        scores = unit[rows, 0] @ candidates.T
+    ranks = np.empty(len(text_ids), np.int64)
+    for start in range(0, len(text_ids), _ROWS):
+        rows = np.arange(start, min(start + _ROWS, len(text_ids)))
+        scores = score(rows, first)
         threshold = scores[np.arange(len(rows)), own[rows]]
         for place, anchor in enumerate(text_ids[rows, 0].tolist()):
             scores[place, list(relevant[anchor])] = -np.inf

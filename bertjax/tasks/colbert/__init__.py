@@ -1,0 +1,1 @@
+"""Late interaction (ColBERT): queries and documents are compared token by token."""
