@@ -5,6 +5,8 @@ log(1 + (N - n + 0.5) / (n + 0.5)). Words are runs of two or more letters or dig
 as in scikit-learn; there is no stemming and no list of stop words, which are those of a language.
 """
 
+import logging
+
 import numpy as np
 from jaxtyping import Float
 
@@ -29,6 +31,7 @@ def search(collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
         import bm25s
     except ImportError as error:
         raise UserError(f"bm25 requires bm25s ({error}); pip install 'bertjax[bm25]'") from None
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # its own level is DEBUG
 
     def words_of(texts: list[str]) -> list[list[str]]:
         options = {"stopwords": [], "return_ids": False, "show_progress": False}
