@@ -121,6 +121,21 @@ def test_rankings_of_a_model(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bm25", "--batch_size", 3), "--batch_size has no effect: got 3 with --model='bm25'"),
+        ((RUN, "--rerank_depth", 3), "--rerank_depth has no effect: got 3 with --reranker=''"),
+        (("bm25", "--reranker", RUN, "--rerank_depth", 0), "--rerank_depth: got 0"),
+    ],
+)
+def test_options_without_effect_are_refused(tmp_path, words, message):
+    folder = write(tmp_path / "beir")
+    status, out, errors = typed("evaluate", "retrieval", "--data", folder, "--model", *words)
+    assert (status, out, errors.count("\n")) == (2, "", 1)
+    assert message in errors
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"judgements": [*JUDGEMENTS, JUDGEMENTS[1]]}, ":5: got a second judgement of .* 'd1'"),

@@ -142,6 +142,7 @@ def test_positives_are_ranked_among_all_documents(reading, pieces, tmp_path):
     assert made.score("dev", vectors) == {"mrr": 1.0, "accuracy": 1.0}
 
 
+@pytest.mark.slow
 def test_microbatches_and_devices_change_nothing(init, table, tmp_path):
     """Invariants 4 and 5, by the gradient cache."""
     found = []
