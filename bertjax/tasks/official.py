@@ -102,7 +102,7 @@ def _conll2003(references: str | None, predictions: str) -> Scores:
     """Scores NER as `conlleval`, except that -DOCSTART- lines are not counted as words."""
     predicted = ner_conll.read(predictions, ner_conll.AS_IT_IS)
     if references is None:
-        expected = [_tags_before_last(predictions, sentence) for sentence in predicted]
+        expected = [_tags_before_last(sentence) for sentence in predicted]
     else:
         sentences = ner_conll.read(references, ner_conll.AS_IT_IS)
         _check_same_words(references, sentences, predictions, predicted)
@@ -219,12 +219,12 @@ def _right(references: str, choices: Choices, predictions: str) -> Bool[np.ndarr
     )
 
 
-def _tags_before_last(path: str, sentence: Sentence) -> list[str]:
+def _tags_before_last(sentence: Sentence) -> list[str]:
     """Returns the reference tags of a file that has them in its last column but one."""
-    for line, columns in zip(sentence.lines, sentence.between, strict=True):
+    for where, columns in zip(sentence.locations, sentence.between, strict=True):
         if not columns or not ner_conll.is_tag(columns[-1]):
             raise UserError(
-                f"{path}:{line}: expected the reference tag and the predicted tag as the last two "
+                f"{where}: expected the reference tag and the predicted tag as the last two "
                 "columns; or pass the file of reference tags with --references"
             )
     return [columns[-1] for columns in sentence.between]
@@ -238,18 +238,16 @@ def _check_same_words(
             if reference.words[number : number + 1] != (word,):
                 at_end = number >= len(reference)
                 expected = "the end of the sentence" if at_end else f"{reference.words[number]!r}"
-                line = reference.lines[min(number, len(reference) - 1)]
                 raise UserError(
-                    f"{predictions}:{found.lines[number]}: got {word!r}, expected {expected} as "
-                    f"in {references}:{line}; both files must have the same sentences in the same "
-                    "order"
+                    f"{found.locations[number]}: got {word!r}, expected {expected} as in "
+                    f"{reference.locations[min(number, len(reference) - 1)]}; both files must "
+                    "have the same sentences in the same order"
                 )
         if len(found) < len(reference):
             raise UserError(
-                f"{predictions}:{found.lines[-1]}: got the end of the sentence, expected "
-                f"{reference.words[len(found)]!r} as in {references}:"
-                f"{reference.lines[len(found)]}; both files must have the same sentences in the "
-                "same order"
+                f"{found.locations[-1]}: got the end of the sentence, expected "
+                f"{reference.words[len(found)]!r} as in {reference.locations[len(found)]}; both "
+                "files must have the same sentences in the same order"
             )
     if len(sentences) != len(predicted):
         raise UserError(
