@@ -3,6 +3,7 @@
 Shapes and batch keys: `interfaces.py`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -158,6 +159,11 @@ class Objective(nn.Module):
         return {}
 
     @nn.nowrap
+    def rows_per_example(self) -> int:
+        """Number of consecutive rows of a batch that are one example: a question's choices."""
+        return 1
+
+    @nn.nowrap
     def unigram_options(self) -> dict[str, Any]:
         """Options of the unigram baseline (`runs/held_out.py`) for the predicted tokens."""
         return {}
@@ -300,6 +306,11 @@ class Pretrainer(nn.Module):
     def compares_examples(self) -> bool:
         """Whether a task compares all examples of a batch."""
         return any(getattr(make(), "compares_examples", False) for make in self.objectives.values())
+
+    @nn.nowrap
+    def rows_per_example(self) -> int:
+        """Number of consecutive rows that no microbatch separates."""
+        return math.lcm(*(make().rows_per_example() for make in self.objectives.values()))
 
     @nn.nowrap
     def init_params(self, params: Params, frozen: Mapping[str, Params]) -> Params:

@@ -11,22 +11,45 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from bertjax.errors import UserError
 from bertjax.train.sharding import DATA, axis_names, num_data_shards, num_parts
 
 
-def split_microbatches(batch: Any, parts: int, shards: int) -> Any:
-    """Reshapes [B ...] to [parts shards b ...]; no row moves to another device."""
+def split_microbatches(batch: Any, parts: int, shards: int, rows_per_example: int = 1) -> Any:
+    """Reshapes [B ...] to [parts shards b ...]; no row moves to another device.
+
+    Args:
+      batch: The arrays.
+      parts: Number of microbatches.
+      shards: Number of shards of the data axis.
+      rows_per_example: Number of consecutive rows that stay together.
+
+    Raises:
+      UserError: B is not a multiple of the product of the three numbers.
+    """
 
     def one(x):
-        x = x.reshape(shards, -1, parts, *x.shape[1:])
-        return _constrain_sharding(jnp.moveaxis(x, 2, 0), (None, DATA, "fsdp"))
+        if x.shape[0] % (multiple := parts * shards * rows_per_example):
+            raise UserError(
+                f"got {x.shape[0]} sequences per batch, expected a multiple of {multiple}: "
+                f"{rows_per_example} per example x {parts} microbatches x {shards} shards; change "
+                "batch_size, microbatches or the number of devices"
+            )
+        split = x.reshape(shards, -1, parts, rows_per_example, *x.shape[1:])
+        split = jnp.moveaxis(split, 2, 0).reshape(parts, shards, -1, *x.shape[1:])
+        return _constrain_sharding(split, (None, DATA, "fsdp"))
 
     return jax.tree.map(one, batch)
 
 
-def merge_microbatches(parts: Any) -> Any:
+def merge_microbatches(parts: Any, rows_per_example: int = 1) -> Any:
     """Reshapes [parts shards b ...] back to [B ...]."""
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(-1, *x.shape[3:]), parts)
+
+    def one(x):
+        split = x.reshape(*x.shape[:2], -1, rows_per_example, *x.shape[3:])
+        return jnp.moveaxis(split, 0, 2).reshape(-1, *x.shape[3:])
+
+    return jax.tree.map(one, parts)
 
 
 def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:

@@ -104,12 +104,13 @@ def make_train_step(
                 )
                 return (gradient, sums), carry
 
-            parts = split_microbatches(whole, count, shards)
+            rows = pretrainer.rows_per_example()
+            parts = split_microbatches(whole, count, shards, rows)
             (gradient, sums), carry = sum_over(vmap_data_shards(part_gradient), parts)
             dtype = jnp.bfloat16 if grad_reduce_in_bf16 else None
             gradient = reduce_shards(gradient, dtype, gradient_specs)
             sums = reduce_shards(sums)
-            carry = merge_microbatches(carry)
+            carry = merge_microbatches(carry, rows)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics |= _learning_rate(schedule, state.step, batch)
         state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)

@@ -27,6 +27,9 @@ def test_a_device_keeps_its_rows_when_a_batch_is_split():
     # Of four devices, each held four rows in a row: every part has two of each.
     np.testing.assert_array_equal(parts // 4, np.broadcast_to(np.arange(4)[:, None], (2, 4, 2)))
     np.testing.assert_array_equal(merge_microbatches({"rows": parts})["rows"], rows)
+    pairs = split_microbatches({"rows": rows}, 2, 4, rows_per_example=2)["rows"]
+    np.testing.assert_array_equal(pairs[0], [[0, 1], [4, 5], [8, 9], [12, 13]])
+    np.testing.assert_array_equal(merge_microbatches({"rows": pairs}, 2)["rows"], rows)
 
 
 def loss(weights, rows):

@@ -59,11 +59,6 @@ class Dataset:
             _check(own, f"{self.name}, {split}", is_test=split == "test")
         train = self.examples["train"]
         count = 1 if read.loss.is_scored else len(train.texts) - 1
-        if task["loss_type"] == SOFTMAX and fields["microbatches"] > 1:
-            raise UserError(
-                f"config.data.microbatches: got {fields['microbatches']}, expected 1 with "
-                "config.task.loss_type=softmax, whose lists are not split; leave one of them out"
-            )
         kind = "scored pairs" if read.loss.is_scored else f"{count} passages per query"
         columns = ", ".join(map(repr, train.columns))
         self.findings = (f"columns: {columns} (loss {read.loss.name}, {kind})",)

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -40,6 +41,11 @@ class Task(SequenceHead, kw_only=True):
     exchanged_as = "glue"
     problem_type = REGRESSION
     num_outputs = 1
+
+    @nn.nowrap
+    def rows_per_example(self) -> int:
+        """Returns the number of passages of a list."""
+        return self.candidates_per_example if self.loss_type == SOFTMAX else 1
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -49,6 +49,11 @@ class Task(pretrainer.Task):
     reads_pooled = True
     pipeline_tag = "multiple-choice"
 
+    @nn.nowrap
+    def rows_per_example(self) -> int:
+        """Returns the number of options of a question."""
+        return self.num_choices
+
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Array, Array, dict[str, Sum]]:

@@ -99,7 +99,6 @@ SCORES = {"train.csv": ("query,passage,score", SCORED)}
     [
         (PAIRS, {}, "expected hard negatives .* or scores of the pairs"),
         (LISTS | {"dev.csv": PAIRS["train.csv"]}, {}, "dev: got the columns query, passage"),
-        (LISTS, {"loss_type": "softmax", "microbatches": "2"}, "got 2, expected 1 with"),
         (SCORES, {"loss_type": "softmax"}, "expected hard negatives"),
         (SCORES, {"label": "score", "negative": "query"}, "or set --config.task.loss_type=softmax"),
     ],

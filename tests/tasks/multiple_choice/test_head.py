@@ -1,13 +1,18 @@
 """The multiple-choice head: loss by hand over the answers of a question, weights."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.special import log_softmax
 
 from bertjax.errors import UserError
 from bertjax.pretrainer import Pretrainer
 from bertjax.tasks.multiple_choice import head as multiple_choice_head
+from bertjax.train import sharding
+from bertjax.train.accumulation import split_microbatches
+from bertjax.train.trainer import make_trainer
 
 RIGHT = np.array([2, 0])
 LABELS = np.eye(3, dtype=int)[RIGHT].reshape(-1)
@@ -57,3 +62,33 @@ def test_every_answer_gets_its_score(module, params, token_batch, scores):
 def test_an_incomplete_question_is_one_line(module, params, token_batch):
     with pytest.raises(UserError, match=r"4 sequences per microbatch, expected a multiple of"):
         module.apply(params, token_batch(4), method="predict")
+
+
+def test_a_question_is_in_one_microbatch(lookup, token_batch):
+    """Invariant 4; the labels of several questions differ."""
+    task = multiple_choice_head.Task(num_choices=3, classifier_dropout=0.0)
+    labels = np.eye(3, dtype=int)[[2, 0, 1, 1]].reshape(-1)
+    batch = token_batch(12, labels=labels, example_id=np.arange(12, dtype=np.uint32))
+    sizes = {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1}
+    found = []
+    for microbatches in (1, 2, 4):
+        trainer = make_trainer(
+            Pretrainer(lookup(), {"multiple_choice": lambda: task}),
+            optax.sgd(1.0),
+            lambda step: jnp.asarray(0.3),
+            batch,
+            mesh=sharding.make_mesh(sizes, jax.devices()[:1]),
+            rules=sharding.RULES,
+            seed=0,
+            microbatches=microbatches,
+            batch_size=12,
+        )
+        _, metrics = trainer.train_step(trainer.create_state(), batch)
+        names = ("loss", "gradient_norm", "multiple_choice/accuracy")
+        found.append([float(metrics[name]) for name in names])
+    np.testing.assert_allclose(found[1:], [found[0], found[0]], rtol=1e-5)
+
+
+def test_microbatches_of_incomplete_questions_are_one_line(token_batch):
+    with pytest.raises(UserError, match="got 12 sequences per batch, expected a multiple of 24"):
+        split_microbatches(token_batch(12), parts=8, shards=1, rows_per_example=3)
