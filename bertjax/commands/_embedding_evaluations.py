@@ -24,6 +24,7 @@ _RETRIEVAL = """\
 examples:
   bertjax evaluate retrieval --model runs/minilm --data beir/scifact
   bertjax evaluate retrieval --model runs/bert --data beir/nfcorpus --max_length 256 --json
+  bertjax evaluate retrieval --model runs/minilm --data beir/hotpotqa --index IVF4096,Flat
   bertjax evaluate retrieval --model bm25 --data beir/scifact
   bertjax evaluate retrieval --model bm25 --reranker runs/cross_encoder --data beir/scifact
 
@@ -34,7 +35,8 @@ examples:
 The files may be compressed.
 
 Each query is compared with all documents (title and text) by the cosine of the
-embeddings; by MaxSim of token vectors if the model is a run of bertjax finetune
+embeddings (--index DESCRIPTION searches an index of FAISS instead: pip install
+'bertjax[faiss]'); by MaxSim of token vectors if the model is a run of bertjax finetune
 --config colbert; with --model bm25 by BM25 on their words (pip install 'bertjax[bm25]';
 a folder of this name is ./bm25). With --reranker, a model of bertjax finetune
 --config cross_encoder reads the query with each of the first --rerank_depth
@@ -73,7 +75,7 @@ def _retrieval(arguments) -> dict[str, float]:
     check_flags(_UNUSED_OPTIONS, vars(arguments), arguments.parser.get_default)
     if not arguments.reranker:
         check_flags(_UNUSED_BY_WORDS, vars(arguments), arguments.parser.get_default)
-    found = _evaluate(arguments, "split", "reranker", "rerank_depth")
+    found = _evaluate(arguments, "split", "index", "reranker", "rerank_depth")
     if found["unjudged"]:
         print(
             f"note: queries without judgements, left out: {found['unjudged']:,}; judged: "
@@ -127,6 +129,8 @@ def add_retrieval(commands) -> None:
     _flags.add_model(parser, f"{_flags.MODEL}; or bm25")
     add("--data", required=True, metavar="DIR", help="folder in BEIR's layout")
     add("--split", default="test", metavar="NAME", help="name of the judgements in qrels/")
+    help_text = "index of faiss that is searched, such as HNSW32 (default: exact search)"
+    add("--index", default="", metavar="DESCRIPTION", help=help_text)
     help_text = "cross-encoder that sorts the first documents (default: none)"
     add("--reranker", default="", metavar="MODEL", help=help_text)
     add(

@@ -9,15 +9,14 @@ import numpy as np
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
 from bertjax.inference import (
-    bm25,
     dense_retrieval,
     embeddings,
     language_model,
-    late_interaction,
     loader,
     minimal_pairs,
     multiple_choice,
     reranking,
+    retrieval_search,
     sentence_scores,
     similarity,
 )
@@ -26,9 +25,6 @@ from bertjax.io import copies, storage
 from bertjax.metrics.retrieval import DEPTH
 from bertjax.metrics.retrieval import score as score_rankings
 from bertjax.tasks import official
-
-BM25 = "bm25"
-"""The name that selects BM25 in place of a model."""
 
 
 def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -246,6 +242,7 @@ def retrieval(
     data: str,
     *,
     split: str = "test",
+    index: str = "",
     pooling: str = "",
     max_length: int = 0,
     reranker: str = "",
@@ -261,6 +258,8 @@ def retrieval(
         of the config `colbert`, whose token vectors are compared; or "bm25", which compares words.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
+      index: Index of FAISS, such as `HNSW32`, that is searched for the nearest embeddings; "" for
+        exact search.
       pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
         the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
@@ -280,11 +279,6 @@ def retrieval(
       UserError: there is no such model, file or column, files of the folder do not match, or an
         option has no effect.
     """
-    if model == BM25 and (pooling or max_length):
-        option = f"pooling={pooling}" if pooling else f"max_length={max_length}"
-        raise UserError(
-            f"got {option} with model bm25, expected none, as it reads words; leave it out"
-        )
     if rerank_depth < 1:
         raise UserError(f"rerank_depth: got {rerank_depth}, expected an integer >= 1")
     collection = dense_retrieval.read(str(copies.local_copy(data)), split)
@@ -295,10 +289,11 @@ def retrieval(
             loader.find_run(reranker), batch_size=batch_size, precision=precision
         )
     depth = max(DEPTH, rerank_depth if sorter else 0)
-    rankings, num_truncated = _search(
+    rankings, num_truncated = retrieval_search.search(
         model,
         collection,
         depth,
+        index=index,
         pooling=pooling,
         max_length=max_length,
         batch_size=batch_size,
@@ -317,42 +312,6 @@ def retrieval(
             sorter, rankings, collection, rerank_depth, progress
         )
     return score_rankings(rankings, collection.judgements) | counts
-
-
-def _search(
-    model: str,
-    collection: dense_retrieval.Collection,
-    depth: int,
-    *,
-    pooling: str,
-    max_length: int,
-    batch_size: int,
-    precision: str,
-    progress: Callable[[float, str], None],
-) -> tuple[dict[str, list[str]], int]:
-    """Ranks the documents of each query by the method of a model; counts the truncated texts."""
-    if model == BM25:
-        return bm25.search(collection, depth), 0
-    run = loader.find_run(model)
-    if not late_interaction.is_trained_for(run):
-        embedder = embeddings.load(
-            run,
-            pooling=pooling,
-            max_length=max_length,
-            batch_size=batch_size,
-            precision=precision,
-            progress=progress,
-        )
-        return dense_retrieval.search(embedder, collection, depth), embedder.num_truncated
-    if pooling:
-        raise UserError(
-            f"pooling: got {pooling} with a colbert run, expected none, as it has a vector for "
-            "each token; leave it out"
-        )
-    searcher = late_interaction.load(
-        run, max_length=max_length, batch_size=batch_size, precision=precision
-    )
-    return late_interaction.search(searcher, collection, depth, progress)
 
 
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:
