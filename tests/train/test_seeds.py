@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.layers.dropout import Dropout
-from bertjax.pretrainer import Encoded, Pretrainer
+from bertjax.pretrainer import Encoded, Objective, Pretrainer
 from bertjax.train import optimizer, sharding
 from bertjax.train.trainer import make_seed_trainers, make_trainer
 
@@ -32,7 +32,7 @@ class Table(nn.Module):
         raise AssertionError("no vocabulary")
 
 
-class Square(nn.Module):
+class Square(Objective):
     """Loss: a squared projection of the output, weighted by random keys of examples."""
 
     weight: float = 1.0

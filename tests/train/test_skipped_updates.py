@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.pretrainer import Encoded, Pretrainer
+from bertjax.pretrainer import Encoded, Objective, Pretrainer
 from bertjax.train import optimizer
 from bertjax.train.state import create, unbox
 from bertjax.train.step import make_train_step
@@ -30,7 +30,7 @@ class Root(nn.Module):
         return hidden
 
 
-class Mean(nn.Module):
+class Mean(Objective):
     """The loss is the mean output."""
 
     weight: float = 1.0
