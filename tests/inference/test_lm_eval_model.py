@@ -19,7 +19,7 @@ class Letters:
 
 
 def score_tokens(params, ids, there):
-    """The log probability of a token is minus its id; even ids are the likeliest."""
+    """The log probability of a token is minus its id; even ids are the most likely."""
     return -np.asarray(ids)[:, 1:].astype(float), np.asarray(ids)[:, 1:] % 2 == 0
 
 

@@ -17,6 +17,7 @@ from bertjax.inference import dense_retrieval, evaluation, loader, reranking
 from bertjax.runs import finetune
 from bertjax.tasks.cross_encoder.head import Task
 from bertjax.tokenizers import tokenizer
+from bertjax.train.accumulation import split_microbatches
 
 WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
 LISTS = [
@@ -118,9 +119,9 @@ def test_losses_by_hand(lookup, token_batch, loss_type):
     encoder, head = lookup(), Task(loss_type=loss_type, candidates_per_example=3)
     key = jax.random.key(0)
     variables = encoder.init(key, batch, train=False)
-    encoded = encoder.apply(variables, batch, train=False)
 
     def run(batch):
+        encoded = encoder.apply(variables, batch, train=False)
         params = head.init(key, encoder, encoded, batch, train=False, method="loss")
         logits = head.apply(params, encoder, encoded, batch, method="predict")
         return np.asarray(logits), head.apply(
@@ -137,6 +138,10 @@ def test_losses_by_hand(lookup, token_batch, loss_type):
         hits = (logits.reshape(2, 3).argmax(axis=1) == 0).sum()
     assert (float(loss), float(weight)) == (pytest.approx(expected.sum(), rel=1e-5), len(expected))
     assert float(metrics["accuracy"][0]) == hits
+    # A list is in one microbatch.
+    parts = split_microbatches(batch, 2, 1, head.rows_per_example())
+    sums = [run({key: rows[part, 0] for key, rows in parts.items()})[1][0] for part in (0, 1)]
+    assert float(sum(sums)) == pytest.approx(float(loss), rel=1e-5)
     # Padding examples add nothing.
     _, (loss, weight, _) = run(batch | {"example_weight": jnp.asarray(weights)})
     half = len(expected) // 2

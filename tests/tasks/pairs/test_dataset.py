@@ -121,8 +121,8 @@ def test_ranks_are_among_all_distinct_texts():
         9: (1, 1),
     }
     rows = np.array([[vectors[i] for i in row] for row in ids], np.float32)
-    # Anchor 0 has two positives, 1 and 4, neither of which precedes the other; 9 has the vector of
-    # 4 and precedes it; 0 is a candidate of the last row only, not of its own rows.
+    # Anchor 0 has two positives, 1 and 4, neither of which precedes the other. Text 9 has the
+    # vector of 4 and precedes it. Text 0 is a candidate in the last row, and excluded in its own.
     assert positive_ranks(rows, ids).tolist() == [1, 1, 2, 5]
     assert positive_ranks(np.ones((4, 3, 2), np.float32), ids).tolist() == [3, 5, 3, 5]
 
