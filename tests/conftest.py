@@ -2,13 +2,11 @@
 
 import collections
 import contextlib
-import errno
 import gc
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -53,7 +51,8 @@ install_import_hook([f"bertjax.{part}" for part in CHECKED], "beartype.beartype"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 KEPT_PROGRAMS = ROOT / ".cache" / f"jaxlib-{JAXLIB}-{host.fingerprint()}"
-"""Programs that earlier test runs compiled; JAX finds them by a hash of program and compiler."""
+"""Programs that tests compiled, and the commands that they ran; JAX finds them by a hash of program
+and compiler."""
 KEPT_DAYS = 14
 """A program is compiled again after this time, so that unused ones do not accumulate."""
 
@@ -172,46 +171,50 @@ def report() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compilation_cache(tmp_path_factory):
-    """Gives this process the programs that earlier test runs compiled, and keeps its own.
+def _compilation_cache(load_script):
+    """Gives this process the programs that other processes and earlier test runs compiled.
 
-    JAX does not write entries atomically, so that a process could read an incomplete entry of
-    another one: every process has a folder of its own, of hard links, and adds to the kept
-    programs only when it ends. Programs that take milliseconds to compile are kept as well: the
-    tests run thousands of them.
+    Programs that take milliseconds to compile are kept as well: the tests run thousands of them.
     """
-    folder = tmp_path_factory.mktemp("compilation_cache")
     oldest = time.time() - KEPT_DAYS * 24 * 3600
-    for entry in KEPT_PROGRAMS.glob("*-cache"):
+    for entry in KEPT_PROGRAMS.glob("*"):
         with contextlib.suppress(FileNotFoundError):  # another process removed it
             if entry.stat().st_mtime < oldest:
                 entry.unlink()
-            else:
-                _link(entry, folder / entry.name)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    load_script("tests/compiled_programs.py").write_atomically()
+    jax.config.update("jax_compilation_cache_dir", str(KEPT_PROGRAMS))
     jax.config.update("jax_compilation_cache_max_size", -1)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # With XLA's own caches, of GPUs, the hash would depend on the folder.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
-    yield
-    KEPT_PROGRAMS.mkdir(parents=True, exist_ok=True)
-    for entry in folder.glob("*-cache"):
-        _link(entry, KEPT_PROGRAMS / entry.name)
 
 
-def _link(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Links a file, or copies it to another file system; `target` is never incomplete."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        copy = target.with_name(f"{target.name}.{os.getpid()}")
-        shutil.copyfile(source, copy)
-        copy.replace(target)
+@pytest.fixture(scope="session", autouse=True)
+def mesh_on_all_devices():
+    """Runs in this process use one device, unless their config divides them.
+
+    Programs for eight devices take longer to compile. The value is the function of `build` that
+    uses all devices.
+    """
+    from bertjax import build
+
+    mesh_on = build.mesh_on
+
+    def on_one(config, devices, phases=()):
+        is_divided = any(size > 1 for size in config.mesh.values() if isinstance(size, int))
+        one = devices[:1] if devices == jax.devices() and not is_divided else devices
+        return mesh_on(config, one, phases)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "mesh_on", on_one)
+        yield mesh_on
+
+
+@pytest.fixture
+def all_devices(mesh_on_all_devices, monkeypatch):
+    """Runs in this process use all devices."""
+    monkeypatch.setattr("bertjax.build.mesh_on", mesh_on_all_devices)
 
 
 @pytest.fixture(scope="session")
@@ -265,7 +268,14 @@ def start_bertjax(command_environment, xla_flags):
 @pytest.fixture(scope="session")
 def fork_server(command_environment, load_script):
     """A process that has imported JAX, and is forked to run a command; started at first use."""
-    server = load_script("tests/fork_server.py").ForkServer(command_environment)
+    server = load_script("tests/fork_server.py").ForkServer(
+        command_environment
+        | {
+            "JAX_COMPILATION_CACHE_DIR": str(KEPT_PROGRAMS),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    )
     yield server
     server.close()
 

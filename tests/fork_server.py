@@ -140,10 +140,12 @@ def run_command(arguments: list[str], cwd: str, xla_flags: str) -> None:
 def main() -> None:
     # Ctrl-C is sent to all processes of a terminal; the command ends the server.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    compiled_programs = importlib.import_module("compiled_programs")
     # Not this folder: the names of its folders are also names of packages.
     sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
     for name in IMPORTED:
         importlib.import_module(name)
+    compiled_programs.write_atomically()
     gc.collect()
     gc.freeze()  # otherwise a collection in a command would copy the memory of all modules
     request = serve(socket.socket(fileno=int(sys.argv[1])))

@@ -53,7 +53,7 @@ def test_a_user_error_is_one_line(config, phases, output):
 def test_a_phase_with_indivisible_microbatches_is_refused(config):
     phases = build.phases(replace_fields(config, {"data.phases": ((6, 8, 16), (4, 16, 8, 3))}))
     build.make_mesh(config, phases[:1])
-    with pytest.raises(UserError, match="microbatches=3 equal parts; nearest: 24"):
+    with pytest.raises(UserError, match="microbatches=3 equal parts; nearest: 6, 9"):
         build.make_mesh(config, phases)
 
 

@@ -335,7 +335,7 @@ def test_only_the_discriminator_of_an_electra_is_fine_tuned(data, tmp_path):
         ({"task.dataset": "sst"}, r"config.task.dataset: got 'sst', .*; did you mean 'sst2'\?"),
     ],
 )
-def test_mismatches_are_one_line(data, pretrained, tmp_path, overrides, message):
+def test_mismatches_are_one_line(data, pretrained, tmp_path, overrides, message, all_devices):
     with pytest.raises(UserError, match=message) as caught:
         job_of(data, pretrained, tmp_path, **overrides)
     assert "\n" not in str(caught.value)

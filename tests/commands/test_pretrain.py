@@ -151,7 +151,7 @@ def test_kills_at_random_moments_change_nothing(
 ):
     workdir = tmp_path / "run"
     moments = random.Random(0)
-    for _ in range(3):
+    for _ in range(2):
         process = start_bertjax(*words(corpus, workdir))
         # Past the first line of progress, so that kills hit training and saving, not imports.
         for line in process.stderr:
@@ -167,19 +167,18 @@ def test_kills_at_random_moments_change_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_finishes_the_step_saves_and_prints_how_to_resume(
-    number, status, uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
+    uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
 ):
     workdir = tmp_path / "run"
     process = start_bertjax(*words(corpus, workdir))
     for line in process.stderr:
         if line.startswith("step"):
-            process.send_signal(number)
+            process.send_signal(signal.SIGINT)
             break
     rest = process.communicate()[1]
     if process.returncode:  # a run of a second may end before the signal arrives
-        assert process.returncode == status, rest
+        assert process.returncode == 128 + signal.SIGINT, rest
         command = shlex.join(["bertjax", "pretrain", *map(str, words(corpus, workdir)[1:])])
         assert f"stopped and saved; the same command resumes it: {command}\n" in rest
     done = run_bertjax(*words(corpus, workdir))

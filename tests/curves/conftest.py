@@ -6,6 +6,7 @@ and the change says why. Types are float32, and the tolerance is that of another
 another release's order of summation.
 """
 
+import contextlib
 import itertools
 import json
 import pathlib
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax import build
 from bertjax.config import load_config, to_json
 from bertjax.runs import pretrain as runs_pretrain
 from bertjax.runs import pretrain_job
@@ -128,6 +130,11 @@ OWN = {
     "vit.py:tiny": {"data.input": "('digits',)", "data.max_seq_length": "1"},
 }
 """Fields of single recipes, in addition to SHRUNK."""
+DIVIDED = {
+    *("quickstart.py", "bert.py:tiny", "large_batch.py:lamb_64k"),
+    *("glue.py:mnli,tiny", "pairs.py:tiny", "colbert.py:tiny"),
+}
+"""Recipes that run on all eight devices; the others on one, for which steps compile faster."""
 NOUNS = ["cat", "dog", "house", "river", "teacher", "letter", "garden", "window", "engine", "song"]
 VERBS = ["sees", "finds", "likes", "carries", "follows", "leaves", "paints", "remembers"]
 PLACES = ["in the north", "near a wall", "after dinner", "without a word", "on the road"]
@@ -188,8 +195,22 @@ def shrunk():
     return load
 
 
+@pytest.fixture(scope="session")
+def devices_of(mesh_on_all_devices):
+    """`with devices_of(recipe)`: what is prepared in it runs on the devices of a recipe."""
+
+    @contextlib.contextmanager
+    def choose(recipe: str):
+        with pytest.MonkeyPatch.context() as patch:
+            if recipe in DIVIDED:
+                patch.setattr(build, "mesh_on", mesh_on_all_devices)
+            yield
+
+    return choose
+
+
 @pytest.fixture(scope="module")
-def pretrain(text, shrunk):
+def pretrain(text, shrunk, devices_of):
     """`pretrain(recipe, workdir, **fields)`: a run of 20 steps on the text."""
 
     def run(recipe: str, workdir: pathlib.Path, **more: str) -> pretrain_job.Job:
@@ -197,7 +218,8 @@ def pretrain(text, shrunk):
         path = text.with_suffix(".tsv") if pairs else text
         places = {"data.input": f"({str(path)!r},)", "data.cache": str(workdir / "cache")}
         config = shrunk(recipe, **places | more)
-        job = pretrain_job.prepare(config, str(workdir), log=lambda _: None)
+        with devices_of(recipe):
+            job = pretrain_job.prepare(config, str(workdir), log=lambda _: None)
         workdir.mkdir(exist_ok=True)
         (workdir / "config.json").write_text(to_json(config))
         summary, _ = runs_pretrain.train_job(job, Interrupt(), lambda _: None, lambda *_: [])

@@ -142,30 +142,34 @@ def tagged(words: list[str], nouns: list[str]) -> str:
     return "\n".join(f"{word} x {'B-NOUN' if word in nouns else 'O'}" for word in words)
 
 
-def fine_tune(
-    recipe: str, init: str, glue: pathlib.Path, workdir: pathlib.Path, **more: str
-) -> pathlib.Path:
-    """Fine-tune one seed of a task; returns its folder."""
-    fields = {"log_every": "1"} | more
-    config = load_config(str(CONFIGS / recipe), fields.items())
-    job = finetune_job.prepare(config, init=init, data=str(glue), workdir=str(workdir))
-    assert job.config.num_train_steps < 20
-    workdir.mkdir(exist_ok=True)
-    (workdir / "config.json").write_text(to_json(job.config))
-    assert finetune.train_seed(job, 0, Interrupt())
-    return job.folder(0)
+@pytest.fixture(scope="session")
+def fine_tune(devices_of):
+    """`fine_tune(recipe, init, data, workdir, **fields)` trains one seed; returns its folder."""
+
+    def run(recipe: str, init: str, data: pathlib.Path, workdir: pathlib.Path, **more: str):
+        fields = {"log_every": "1"} | more
+        config = load_config(str(CONFIGS / recipe), fields.items())
+        with devices_of(recipe):
+            job = finetune_job.prepare(config, init=init, data=str(data), workdir=str(workdir))
+        assert job.config.num_train_steps < 20
+        workdir.mkdir(exist_ok=True)
+        (workdir / "config.json").write_text(to_json(job.config))
+        assert finetune.train_seed(job, 0, Interrupt())
+        return job.folder(0)
+
+    return run
 
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.slow
-def test_a_finetuning_curve(task, pretrained, glue, tmp_path, follows):
+def test_a_finetuning_curve(task, pretrained, glue, tmp_path, fine_tune, follows):
     folder = fine_tune(TASKS[task], str(pretrained), glue, tmp_path)
     follows(f"finetune_{task}", folder)
 
 
 @pytest.mark.parametrize("task", OTHER_TASKS)
 @pytest.mark.slow
-def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, follows):
+def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, fine_tune, follows):
     recipe, short = OTHER_TASKS[task]
     data = other_data / recipe.partition(".")[0]
     folder = fine_tune(recipe, str(pretrained), data, tmp_path, **short)
@@ -173,7 +177,7 @@ def test_a_curve_of_another_task(task, pretrained, other_data, tmp_path, follows
 
 
 @pytest.fixture(scope="module")
-def tuned(pretrained, glue, tmp_path_factory) -> pathlib.Path:
+def tuned(pretrained, glue, tmp_path_factory, fine_tune) -> pathlib.Path:
     """A teacher that is fine-tuned on a task."""
     workdir = tmp_path_factory.mktemp("golden") / "tuned"
     return fine_tune("glue.py:cola,tiny", str(pretrained), glue, workdir, keep_checkpoints="true")
@@ -181,7 +185,7 @@ def tuned(pretrained, glue, tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.slow
-def test_a_curve_of_distilling_a_task(stage, pretrained, tuned, glue, tmp_path, follows):
+def test_a_curve_of_distilling_a_task(stage, pretrained, tuned, glue, tmp_path, fine_tune, follows):
     recipe, init = f"tinybert_glue.py:cola,{stage}_tiny", f"random:{pretrained}"
     teacher = {f"objectives.{STAGES[stage]}.teacher": str(tuned)}
     folder = fine_tune(recipe, init, glue, tmp_path, **teacher)

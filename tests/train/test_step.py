@@ -155,7 +155,6 @@ def test_a_mean_of_means_over_microbatches_would_be_wrong(whole, start, keyed):
 SEQUENCE = "data, tensor, sequence"
 MESHES = {
     "one": {},
-    "data, fsdp": {"data": 4, "fsdp": 2},
     "data, tensor": {"data": 4, "tensor": 2},
     "data, fsdp, tensor": {"data": 2, "fsdp": 2, "tensor": 2},
     SEQUENCE: {"data": 2, "tensor": 2, "sequence": 2},
@@ -265,7 +264,6 @@ def test_dropout_was_enabled(two_steps, whole):
     ("name", "query", "words"),
     [
         ("one", (N, D, H, D // H), (V, D)),
-        pytest.param("data, fsdp", (N, D // 2, H, D // H), (V, D // 2), marks=pytest.mark.slow),
         pytest.param(SEQUENCE, (N, D, H // 2, D // H), (V // 2, D), marks=pytest.mark.slow),
         ("data, fsdp, tensor", (N, D // 2, H // 2, D // H), (V // 2, D // 2)),
     ],

@@ -106,9 +106,8 @@ def program(name, width, **fields):
 def test_the_coordinate_check(name, growing):
     """Changes grow with the width in the standard parametrisation alone (appendix D.1)."""
     narrow = jax.jit(program(name, BASE))()
-    for width in (2 * BASE, 4 * BASE):
-        wide = jax.jit(program(name, width, **MUP))()
-        assert [part for part in wide if wide[part] > 1.25 * narrow[part]] == [], width
+    wide = jax.jit(program(name, 4 * BASE, **MUP))()
+    assert [part for part in wide if wide[part] > 1.25 * narrow[part]] == []
     standard = jax.jit(program(name, 4 * BASE))()
     assert [part for part in growing if standard[part] < 1.5 * narrow[part]] == []
 
