@@ -66,7 +66,7 @@ class Dataset:
         columns = ", ".join(map(repr, train.columns))
         markers = "[unused0], [unused1]" if encoder.markers else "none, as there is no [unused0]"
         self.findings = (f"columns: {columns}; markers of queries and documents: {markers}",)
-        self.findings += tuple(filter(None, [read.held_out]))
+        self.findings += read.held_out
         self.batches = {}
         for split, own in self.examples.items():
             sampled = spec.subsample(split, own)

@@ -62,7 +62,7 @@ class Dataset:
         kind = "scored pairs" if read.loss.is_scored else f"{count} passages per query"
         columns = ", ".join(map(repr, train.columns))
         self.findings = (f"columns: {columns} (loss {read.loss.name}, {kind})",)
-        self.findings += tuple(filter(None, [read.held_out]))
+        self.findings += read.held_out
         if read.loss.is_scored:
             reason = "they are compared with probabilities"
             self.examples["train"], line = splits.rescale(train, 0.0, reason)

@@ -34,7 +34,7 @@ class DataFields(dataset.DataFields):
       negative: Column of a hard negative, for the contrastive loss; "" for `negative`, if any.
       label: Column of the score; "" for `score` or `similarity`, if any.
       validation_fraction: Share of the training pairs that becomes the dev split, if there is no
-        dev file; None for 0.1.
+        dev file; None for 0.1. The pairs of an anchor stay together.
       split_seed: Seed of that choice; None for 0.
     """
 
@@ -68,7 +68,7 @@ class Dataset:
         read = splits.read(data, fields, lambda table: _choose_loss(table, task, fields))
         self.name, self.loss_type, self.examples = read.name, read.loss.name, read.examples
         train = self.examples["train"]
-        self.findings = (_describe(self.examples, self.loss_type), *filter(None, [read.held_out]))
+        self.findings = (_describe(self.examples, self.loss_type), *read.held_out)
         if self.loss_type == COSINE:
             reason = "they are compared with cosines"
             self.examples["train"], line = splits.rescale(train, -1.0, reason)

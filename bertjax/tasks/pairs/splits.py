@@ -1,4 +1,4 @@
-"""Read the splits of a folder of text pairs; without a dev file, some of the pairs become one."""
+"""Read the splits of a folder of text pairs; without a dev file, those of some anchors become one."""
 
 import dataclasses
 import pathlib
@@ -12,10 +12,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.pairs import tables
 from bertjax.tasks.pairs.tables import PairExamples, PairLoss
 from bertjax.tasks.sequence import files
-from bertjax.tasks.sequence.examples import check_unused, held_out
-
-_SHARE = 0.1
-"""Share of the dev split if the config leaves it open."""
+from bertjax.tasks.tables import with_dev
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +23,13 @@ class PairSplits:
       name: Name of the file or folder.
       examples: Examples by split: `train`, `dev` and, where there is one, `test`.
       loss: The loss for which the training examples were read.
-      held_out: A line about the dev split, if it was made from training pairs; else "".
+      held_out: Lines about the dev split, if it was made from training pairs.
     """
 
     name: str
     examples: dict[str, PairExamples]
     loss: PairLoss
-    held_out: str
+    held_out: tuple[str, ...]
 
     @property
     def test(self) -> tuple[str, ...]:
@@ -62,38 +59,22 @@ def read(
         examples[split] = tables.read_held_out(
             found[split], train, loss, fields, is_test=split == "test"
         )
-    held_out_line = ""
-    if "dev" in examples:
-        check_unused(data, fields)
-    else:
-        examples |= _split(name, train, fields)
-        share = len(examples["dev"]) / len(train)
-        held_out_line = f"no dev file: dev is {share:.1%} of the rows"
-    if fields["label"] and examples["dev"].scores is None:
-        raise UserError(
-            f"config.data.label: got {fields['label']!r}, which neither trains nor evaluates, "
-            "expected a column of scores of the dev file, or of all pairs; leave it out"
-        )
-    return PairSplits(name, examples, loss, held_out_line)
-
-
-def _split(name: str, train: PairExamples, fields: Mapping[str, Any]) -> dict[str, PairExamples]:
-    if len(set(train.columns)) < 2:
+    if "dev" not in examples and len(set(train.columns)) < 2:
         raise UserError(
             f"{name}: got one column of text, {train.columns[0]!r}, and no dev file; "
             "expected a folder with train and dev, whose dev file has pairs, with or without "
             "scores; add one, or choose a second column with --text_pair COLUMN"
         )
-    if len(train) < 2:
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(train.texts[0]))}
+    anchors = np.array([numbers[text] for text in train.texts[0]])
+    unlabelled = np.zeros(len(train), np.float32)
+    examples, lines = with_dev(data, examples, fields, unlabelled, groups=anchors)
+    if fields["label"] and examples["dev"].scores is None:
         raise UserError(
-            f"{name}: got {len(train)} pair, expected 2 or more to split dev from train"
+            f"config.data.label: got {fields['label']!r}, which neither trains nor evaluates, "
+            "expected a column of scores of the dev file, or of all pairs; leave it out"
         )
-    share, seed = fields["validation_fraction"] or _SHARE, fields["split_seed"] or 0
-    chosen = held_out(np.zeros(len(train), np.float32), share, seed)
-    return {
-        "train": train.take(np.flatnonzero(~chosen)),
-        "dev": train.take(np.flatnonzero(chosen)),
-    }
+    return PairSplits(name, examples, loss, lines)
 
 
 def rescale(train: PairExamples, low: float, reason: str) -> tuple[PairExamples, str]:
