@@ -1,4 +1,4 @@
-"""Read the splits of a folder of text pairs; without a dev file, those of some anchors become one."""
+"""Read the splits of text pairs; without a dev file, the pairs of some anchors become one."""
 
 import dataclasses
 import pathlib
