@@ -174,11 +174,14 @@ def test_the_docstring_has_the_parameter_count(spec):
 
 
 _NUM_PARAMETERS: dict[str, int] = {}
+_WITHOUT = re.compile(r"dropout|pdrop|initializer|^(size|precision|remat|unroll|layer_norm_eps)$")
+"""Fields of models that do not change the number of parameters."""
 
 
 def num_parameters(config) -> int:
     """Counted once for configs of the same model and data format."""
-    key = f"{config.data.format} {config.model}"
+    fields = {name: value for name, value in config.model.items() if not _WITHOUT.search(name)}
+    key = f"{config.data.format} {fields}"
     if key not in _NUM_PARAMETERS:
         encoder = build.encoder(config.model)
         batch = random_rows(config, batch_size=1, length=8)

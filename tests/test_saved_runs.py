@@ -35,6 +35,7 @@ def test_the_checkpoint_of_a_pretraining_is_read(folder, run_bertjax):
     assert (content["parameters_sha256"], content["optimizer_sha256"]) == (PARAMETERS, OPTIMIZER)
 
 
+@pytest.mark.slow
 def test_a_pretraining_resumes(root, folder, run_bertjax):
     """The corpus has the same fingerprint, the config is the same, and hooks find their state."""
     prepared = run_bertjax(

@@ -195,6 +195,7 @@ def test_phases_of_two_lengths_run_on_a_mesh(corpus, tmp_path, run_bertjax):
             **{
                 "data.phases": "((4,16,16),(2,32,8,1))",
                 "num_train_steps": 6,
+                "eval_every": 0,
                 "mesh.data": 2,
                 "mesh.fsdp": 2,
                 "mesh.tensor": 2,

@@ -42,10 +42,15 @@ def x(random):
     ("num_layers", "fields"),
     [
         (5, {}),
-        (7, {"unroll": 6}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in [(6, {}), (2, {}), (7, {"remat": "full"}), (7, {"unroll": 100})]
+            for case in [
+                (7, {"unroll": 6}),
+                (6, {}),
+                (2, {}),
+                (7, {"remat": "full"}),
+                (7, {"unroll": 100}),
+            ]
         ),
     ],
 )

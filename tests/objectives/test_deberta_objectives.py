@@ -79,6 +79,7 @@ def with_one_table(params, batch):
     return losses_and_gradients("es", params | {"encoder": encoder}, batch)
 
 
+@pytest.mark.slow
 def test_the_losses_begin_as_with_one_table(with_one_table, with_two_tables):
     """The difference is initially zero."""
     assert with_two_tables[0].keys() == {"generator", "rtd"}

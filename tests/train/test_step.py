@@ -127,7 +127,8 @@ def test_accumulation_is_exact(whole, start, batch):
         assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
 
 
-@pytest.mark.parametrize("microbatches", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("microbatches", [2])
 def test_accumulation_has_the_dropout_masks_of_the_whole_batch(microbatches, start, batch):
     def step(microbatches):
         made = pretrainer(dropout=0.3)

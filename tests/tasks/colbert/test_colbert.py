@@ -83,6 +83,7 @@ def make_encoder_of(pieces) -> SequenceEncoder:
     return make_encoder(Spec, 6)
 
 
+@pytest.mark.slow
 def test_documents_are_ranked_by_maxsim(run, tmp_path):
     lines = (run / "seed_0" / "metrics.jsonl").read_text().splitlines()
     losses = [row["colbert/loss"] for row in map(json.loads, lines) if "colbert/loss" in row]

@@ -131,9 +131,9 @@ def alone(init, table, tmp_path_factory):
 @pytest.mark.parametrize(
     ("devices", "microbatches"),
     [
-        (8, 2),
+        pytest.param(8, 2, marks=pytest.mark.slow),
         pytest.param(8, 1, marks=pytest.mark.slow),
-        pytest.param(1, 4, marks=pytest.mark.slow),
+        (1, 4),
     ],
 )
 def test_negatives_are_those_of_the_global_batch(alone, devices, microbatches):
