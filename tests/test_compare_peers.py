@@ -1,0 +1,87 @@
+"""tools/compare_peers.py: steps of the same model, ratios, and the comparison with stored ones."""
+
+import contextlib
+import dataclasses
+import json
+
+import pytest
+
+
+@pytest.fixture
+def tool(load_script, root, monkeypatch):
+    monkeypatch.syspath_prepend(str(root / "tools"))
+    return load_script("tools/compare_peers.py")
+
+
+def measurement(**ratios):
+    rows = [{"shape": "mini", "peer": peer, "ratio": ratio} for peer, ratio in ratios.items()]
+    return {"rows": rows}
+
+
+def test_a_ratio_is_a_regression_beyond_the_tolerance(tool):
+    stored = measurement(huggingface=5.0, tuned_pytorch=1.3, bare_jax=1.0)
+    measured = measurement(huggingface=4.6, tuned_pytorch=1.1, new=0.1)
+    assert tool.regressions(measured, stored, 0.1) == ["mini, tuned_pytorch: 1.10x, stored 1.30x"]
+
+
+class FakeWorkers:
+    """A peer takes twice as long as the one before it, and the second round twice the first."""
+
+    def __init__(self):
+        self._rounds = {}
+
+    def seconds_per_step(self, peer, shape):
+        self._rounds[peer] = self._rounds.get(peer, 0) + 1
+        return {"seconds": 2.0 ** [*self._rounds].index(peer) * self._rounds[peer], "parameters": 7}
+
+    def close(self):
+        pass
+
+
+def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib: bertjax[plots]")
+    monkeypatch.setattr(tool, "Workers", FakeWorkers)
+    monkeypatch.setattr(tool, "_check", lambda arguments: None)
+    monkeypatch.setattr(tool, "_machine", dict)
+    output = tmp_path / "peers.json"
+    words = ["compare_peers.py", "--shapes", "mini", "--rounds", "3", "--output", str(output)]
+    monkeypatch.setattr("sys.argv", [*words, "--peers", "huggingface", "bare_jax"])
+    tool.main()
+    rows = {row["peer"]: row for row in json.loads(output.read_text())["rows"]}
+    assert rows["huggingface"]["ratio"] == pytest.approx(0.25)
+    assert rows["bare_jax"]["ratio"] == pytest.approx(0.5)
+    assert rows["bertjax"]["seconds"] == [4.0, 8.0, 12.0]
+    assert (rows["bertjax"]["median"], rows["bertjax"]["minimum"]) == (8.0, 4.0)
+    assert output.with_suffix(".png").stat().st_size > 1000
+    printed = capsys.readouterr()
+    assert "mini  huggingface" in printed.out
+    assert "mini, round 3, s: huggingface 3.000" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        (["--rounds", "0"], "--rounds: got 0, expected an integer >= 1"),
+        (["--precision", "bfloat16"], "got bare_jax with --precision bfloat16"),
+    ],
+)
+def test_user_errors_are_one_line(tool, options, printed, monkeypatch):
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr("sys.argv", ["compare_peers.py", *options])
+    with pytest.raises(SystemExit, match=printed):
+        tool.main()
+
+
+@pytest.mark.slow
+def test_the_peers_have_the_same_model(tool, monkeypatch, xla_flags):
+    pytest.importorskip("transformers", reason="peers need transformers, of the group test-all")
+    monkeypatch.setenv("XLA_FLAGS", xla_flags(1))
+    monkeypatch.setitem(tool.STEPS, "tiny", 1)
+    shape = dataclasses.replace(tool.SHAPES["tiny"], batch_size=2, length=16, predictions=3)
+    peers = ("huggingface", "bare_jax", tool.OURS)
+    with contextlib.closing(tool.Workers()) as workers:
+        found = {peer: workers.seconds_per_step(peer, shape) for peer in peers}
+    assert all(answer["seconds"] > 0 for answer in found.values())
+    # The others have 512 positions instead of 16, and one or two segments.
+    sizes = [answer["parameters"] for answer in found.values()]
+    assert max(sizes) < min(sizes) + 520 * shape.width

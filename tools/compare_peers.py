@@ -1,0 +1,246 @@
+"""Times training steps of bertjax against PyTorch and a bare JAX step, in turns, in one run.
+
+    python tools/compare_peers.py --output experiments/speed/peers_cpu.json
+    python tools/compare_peers.py --shapes mini --check experiments/speed/peers_cpu.json
+
+Masked language modelling with BERT: forward and backward pass, clipped gradients and AdamW, dropout
+0.1, 20 predictions of 128 tokens, vocabulary 30,522. The peers are:
+
+  huggingface           BertForMaskedLM of transformers, without a compiler
+  huggingface_compiled  the same with torch.compile
+  tuned_pytorch         logits of masked positions alone, fused attention and AdamW, compiled
+  bare_jax              the same mathematics in plain JAX and Optax
+
+In each round every peer takes one step that is not timed, then some that are. One process of
+PyTorch and one of JAX are alive; nothing is installed. Ratios are medians over the rounds of a
+peer's time over that of bertjax in the same round: above 1, bertjax is faster.
+
+The JSON has all times and describes the machine; a plot is stored beside it. `--check` compares the
+ratios with stored ones, and ends with status 1 if one is lower by more than --tolerance.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from peers.worker import Shape
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax.errors import UserError
+from bertjax.io import files as io_files
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "peers"
+OURS = "bertjax"
+PEERS = {
+    "huggingface": "torch_steps.py",
+    "huggingface_compiled": "torch_steps.py",
+    "tuned_pytorch": "torch_steps.py",
+    "bare_jax": "jax_steps.py",
+    OURS: "jax_steps.py",
+}
+"""The worker of each peer, in the order of a round."""
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("tiny", layers=2, width=128, heads=2, batch_size=32),
+        Shape("mini", layers=4, width=256, heads=4, batch_size=32),
+        Shape("small", layers=4, width=512, heads=8, batch_size=16),
+        Shape("base", layers=12, width=768, heads=12, batch_size=8),
+    )
+}
+STEPS = {"tiny": 10, "mini": 4, "small": 2, "base": 1}
+"""Timed steps of a peer in a round."""
+PACKAGES = ("jax", "jaxlib", "torch", "transformers", "numpy")
+
+
+class Workers:
+    """The processes that take the steps: one of PyTorch and one of JAX, started when needed."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, subprocess.Popen] = {}
+
+    def seconds_per_step(self, peer: str, shape: Shape) -> dict[str, Any]:
+        """Times a peer.
+
+        Raises:
+          UserError: its process ended.
+        """
+        script = PEERS[peer]
+        if script not in self._started:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            command = [sys.executable, str(FOLDER / script)]
+            self._started[script] = subprocess.Popen(command, **pipes)
+        worker = self._started[script]
+        request = {
+            "peer": peer,
+            "shape": dataclasses.asdict(shape),
+            "steps": STEPS[shape.name],
+        }
+        try:
+            worker.stdin.write(json.dumps(request) + "\n")
+            worker.stdin.flush()
+            return json.loads(worker.stdout.readline())
+        except (BrokenPipeError, ValueError) as error:
+            raise UserError(f"{peer}, {shape.name}: its process ended; see above") from error
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for worker in self._started.values():
+            worker.stdin.close()
+            worker.wait()
+            worker.stdout.close()
+
+
+def main() -> None:
+    """Runs the command line."""
+    arguments = _parser().parse_args()
+    try:
+        _check(arguments)
+        measured = measure(arguments)
+        print(table(measured))
+        if arguments.output:
+            path = pathlib.Path(arguments.output)
+            io_files.write_atomic(path, f"{json.dumps(measured, indent=1)}\n".encode())
+            plot(measured, path.with_suffix(".png"))
+        if arguments.check:
+            stored = json.loads(pathlib.Path(arguments.check).read_text(encoding="utf-8"))
+            lower = regressions(measured, stored, arguments.tolerance)
+            print("\n".join(lower) or "no ratio is lower than the stored one")
+            sys.exit(bool(lower))
+    except UserError as error:
+        sys.exit(f"compare_peers: error: {error}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--shapes", nargs="+", default=["tiny", "mini", "base"], choices=SHAPES, metavar="NAME")
+    peers = [peer for peer in PEERS if peer != OURS]
+    add("--peers", nargs="+", default=peers, choices=peers, metavar="NAME")
+    add("--rounds", type=int, default=7, metavar="N")
+    add("--precision", default="float32", choices=("float32", "bfloat16"))
+    add("--output", metavar="FILE.json")
+    add("--check", metavar="FILE.json", help="compare with the ratios stored there")
+    add("--tolerance", type=float, default=0.1, metavar="SHARE")
+    return parser
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if missing:
+        raise UserError(
+            f"{' and '.join(missing)} not installed; pip install torch transformers, or "
+            "tools/environment test-all"
+        )
+    if arguments.rounds < 1:
+        raise UserError(f"--rounds: got {arguments.rounds}, expected an integer >= 1")
+    if arguments.precision != "float32" and "bare_jax" in arguments.peers:
+        raise UserError(
+            f"--peers: got bare_jax with --precision {arguments.precision}, which it does not "
+            "have; name the other peers"
+        )
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Times all peers in turns.
+
+    Returns:
+      The machine, and for each shape and peer the seconds of a step in each round.
+    """
+    rows = []
+    for name in arguments.shapes:
+        shape = dataclasses.replace(SHAPES[name], precision=arguments.precision)
+        peers = [peer for peer in PEERS if peer in (OURS, *arguments.peers)]
+        own = {peer: {"shape": name, "peer": peer, "seconds": []} for peer in peers}
+        with contextlib.closing(Workers()) as workers:
+            for number in range(arguments.rounds):
+                for peer in peers:
+                    answer = workers.seconds_per_step(peer, shape)
+                    own[peer]["seconds"].append(answer["seconds"])
+                    own[peer]["parameters"] = answer["parameters"]
+                times = "  ".join(f"{peer} {row['seconds'][-1]:.3f}" for peer, row in own.items())
+                print(f"{name}, round {number + 1}, s: {times}", file=sys.stderr, flush=True)
+        for row in own.values():
+            pairs = zip(row["seconds"], own[OURS]["seconds"], strict=True)
+            row["median"] = statistics.median(row["seconds"])
+            row["minimum"] = min(row["seconds"])
+            row["ratio"] = statistics.median(theirs / ours for theirs, ours in pairs)
+        rows += own.values()
+    return {"machine": _machine(), "precision": arguments.precision, "rows": rows}
+
+
+def _machine() -> dict[str, Any]:
+    processors = pathlib.Path("/proc/cpuinfo")
+    lines = processors.read_text().splitlines() if processors.exists() else []
+    known = dict(line.split(":", 1) for line in lines if ":" in line)
+    found = {name.strip(): value.strip() for name, value in known.items()}
+    sets = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"} & set(found.get("flags", "").split())
+    return {
+        "processor": found.get("model name", platform.processor()),
+        "cores": os.cpu_count(),
+        "instruction_sets": sorted(sets),
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+    }
+
+
+def table(measured: dict[str, Any]) -> str:
+    """Formats times and ratios."""
+    lines = [f"{'':6}{'peer':22}{'median s':>10}{'minimum':>10}{'over bertjax':>14}"]
+    lines += [
+        f"{row['shape']:6}{row['peer']:22}{row['median']:10.4f}{row['minimum']:10.4f}"
+        f"{row['ratio']:13.2f}x"
+        for row in measured["rows"]
+    ]
+    return "\n".join(lines)
+
+
+def regressions(measured: dict[str, Any], stored: dict[str, Any], tolerance: float) -> list[str]:
+    """Describes the ratios that are lower than stored ones by more than a share."""
+    before = {(row["shape"], row["peer"]): row["ratio"] for row in stored["rows"]}
+    return [
+        f"{row['shape']}, {row['peer']}: {row['ratio']:.2f}x, stored {wanted:.2f}x"
+        for row in measured["rows"]
+        if (wanted := before.get((row["shape"], row["peer"])))
+        and row["ratio"] < wanted * (1 - tolerance)
+    ]
+
+
+def plot(measured: dict[str, Any], path: pathlib.Path) -> None:
+    """Plots the ratios as bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [row for row in measured["rows"] if row["peer"] != OURS]
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    peers = list(dict.fromkeys(row["peer"] for row in rows))
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    width = 0.8 / len(peers)
+    for number, peer in enumerate(peers):
+        ratios = [row["ratio"] for row in rows if row["peer"] == peer]
+        places = [place + number * width for place in range(len(shapes))]
+        bars = axes.bar(places, ratios, width * 0.9, label=peer)
+        axes.bar_label(bars, fmt="%.2f", fontsize=8)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(shapes))], shapes)
+    axes.set(ylabel="time of a step over that of bertjax")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

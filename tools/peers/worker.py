@@ -1,0 +1,86 @@
+"""Answer requests for timings of training steps: the loop of the workers of compare_peers.py.
+
+A request is a line of JSON: `peer`, `shape` (a `Shape`) and `steps`. The answer is a line with
+`seconds`, of one step, and `parameters`. A peer is built at its first request; before each timing
+it takes one step that is not timed, since the memory of idle processes may have been paged out.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A BERT encoder and its batch.
+
+    Attributes:
+      name: Name of the size.
+      layers, width, heads: Of the encoder; the feed-forward nets are four times as wide.
+      batch_size: Sequences of a batch.
+      length: Tokens of a sequence.
+      predictions: Masked tokens of a sequence.
+      precision: "float32", or "bfloat16" for the operands of matmuls.
+      vocab_size: V.
+      dropout: Of hidden states and of attention weights.
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    batch_size: int
+    length: int = 128
+    predictions: int = 20
+    precision: str = "float32"
+    vocab_size: int = 30522
+    dropout: float = 0.1
+
+
+LEARNING_RATE, WEIGHT_DECAY, MAX_GRAD_NORM = 1e-4, 0.01, 1.0
+"""AdamW of every peer, with gradients clipped to this norm."""
+
+Step = Callable[[], None]
+"""Takes a training step and waits for its end."""
+
+
+def random_batch(shape: Shape) -> dict[str, np.ndarray]:
+    """Random `tokens` [B, L], and `positions` and `labels` of the masked ones [B, P]."""
+    random = np.random.default_rng(0)
+    rows, masked = range(shape.batch_size), shape.predictions
+    return {
+        "tokens": random.integers(5, shape.vocab_size, (len(rows), shape.length)),
+        "positions": np.stack([random.permutation(shape.length)[:masked] for _ in rows]),
+        "labels": random.integers(5, shape.vocab_size, (len(rows), masked)),
+    }
+
+
+def serve(builders: Mapping[str, Callable[[Shape], tuple[Step, int]]]) -> None:
+    """Answers requests until the end of standard input.
+
+    Args:
+      builders: Peers by name: from a shape to the step and the number of parameters.
+    """
+    # Whatever a library prints goes to standard error.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    built = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        shape = Shape(**request["shape"])
+        key = request["peer"], shape
+        if key not in built:
+            built[key] = builders[request["peer"]](shape)
+        step, parameters = built[key]
+        step()
+        start = time.perf_counter()
+        for _ in range(request["steps"]):
+            step()
+        seconds = (time.perf_counter() - start) / request["steps"]
+        replies.write(json.dumps({"seconds": seconds, "parameters": parameters}) + "\n")
+        replies.flush()
