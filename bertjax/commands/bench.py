@@ -6,6 +6,7 @@ Needs no corpus: batches are random tokens of the config's shapes.
 import argparse
 import json
 import math
+import pathlib
 import resource
 import statistics
 import sys
@@ -25,12 +26,15 @@ examples:
   bertjax bench --config configs/bert_mini.py
   bertjax bench --config configs/bert_base.py --config.data.phases='()' \\
       --config.data.max_seq_length=512 --config.data.batch_size=64 --steps 20
+  bertjax bench --config bert:mini --config.data.phases='()' --profile trace
 
 Prints a line per phase of the config (each has one batch shape): medians over
 --repeats timings of --steps steps each, after --warmup steps; with --json also
 FLOPs and the sizes of the compiled program. MFU (model_flops_utilisation) is
-null if the peak FLOP/s of the device are unknown. Any field is set with
---config.SECTION.FIELD=VALUE.
+null if the peak FLOP/s of the device are unknown. --profile writes a trace for
+TensorBoard and Perfetto, and prints how the time of a step is shared among
+attention, other matmuls, dropout, the optimizer and waiting. Any field is set
+with --config.SECTION.FIELD=VALUE.
 """
 
 
@@ -68,6 +72,9 @@ def _lines(measured: Mapping[str, Any]) -> Iterator[str]:
             f"peak memory of the {phase['peak_memory_of']} "
             f"{phase['peak_memory_bytes'] / 1e9:.2f} GB"
         )
+        if "profile" in phase:
+            parts = sorted(phase["profile"].items(), key=lambda item: -item[1])
+            yield "    of its time: " + ", ".join(f"{kind} {part:.1%}" for kind, part in parts)
 
 
 def parser() -> _flags.Parser:
@@ -94,6 +101,12 @@ def parser() -> _flags.Parser:
         metavar="N",
         help="steps before the first timing",
     )
+    parser.add_argument(
+        "--profile",
+        default="",
+        metavar="DIR",
+        help="trace one more timing, and print the shares of its time",
+    )
     _flags.add_json(parser, "print one JSON object instead of text")
     return parser
 
@@ -103,20 +116,27 @@ def measure(config, arguments: "argparse.Namespace") -> dict:
 
     Args:
       config: A pretraining config.
-      arguments: The options `config`, `steps`, `repeats` and `warmup`.
+      arguments: The options `config`, `steps`, `repeats`, `warmup` and `profile`.
 
     Returns:
       Device and precision, and under "phases" one entry per phase: times in seconds, memory in
       bytes, or `out_of_memory`.
+
+    Raises:
+      UserError: the config is invalid, or the folder of traces cannot be written.
     """
     import jax
 
     from bertjax import build
+    from bertjax.io import storage
     from bertjax.layers.dense import PRECISIONS
     from bertjax.runtime.chips import peak_flops_per_second
 
     build.check(config)
     phases = build.phases(config)
+    if arguments.profile:
+        for phase in phases:
+            storage.make_folder(_profile_folder(phase, arguments))
     mesh = build.make_mesh(config, phases)
     precision = build.precision(config.model)
     peak = peak_flops_per_second(jax.devices(), PRECISIONS[precision].operands)
@@ -174,6 +194,13 @@ def _measure_phase(config, phase, mesh, peak, arguments: "argparse.Namespace") -
     for _ in range(arguments.repeats):
         times.append(seconds_per_step(steps))
         print(f"{_text(phase)}: {times[-1]:.4f} s a step", file=sys.stderr, flush=True)
+    profile = {}
+    if arguments.profile:
+        from bertjax.profiling import trace
+
+        folder = _profile_folder(phase, arguments)
+        text = step.function.as_text()
+        profile = {"profile": trace.measure(lambda: seconds_per_step(steps), folder, text)}
     shape = extent(rows)
     counted = trainer.flops(rows, shape)
     seconds = statistics.median(times)
@@ -189,8 +216,13 @@ def _measure_phase(config, phase, mesh, peak, arguments: "argparse.Namespace") -
         "model_flops_per_step": counted,
         "model_flops_utilisation": counted / seconds / peak if peak else None,
         "compile_seconds": compile_seconds,
+        **profile,
         **_memory(step.function),
     }
+
+
+def _profile_folder(phase, arguments: "argparse.Namespace") -> pathlib.Path:
+    return pathlib.Path(arguments.profile) / f"{phase.batch_size}x{phase.max_seq_length}"
 
 
 def _text(phase) -> str:

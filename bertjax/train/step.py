@@ -113,7 +113,8 @@ def make_train_step(
             carry = merge_microbatches(carry, rows)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics |= _learning_rate(schedule, state.step, batch)
-        state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)
+        with jax.named_scope("optimizer"):  # a name for profiles
+            state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)
         return state, metrics | update_metrics
 
     return train_step

@@ -24,8 +24,9 @@ def _in_the_checkout(monkeypatch, root):
 
 
 @pytest.mark.slow
-def test_every_phase_is_measured(capsys):
-    bench.main([*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1", "--json"])
+def test_every_phase_is_measured(capsys, tmp_path):
+    words = [*SMALL, "--steps", "2", "--repeats", "3", "--warmup", "1", "--json"]
+    bench.main([*words, "--profile", str(tmp_path)])
     out, progress = capsys.readouterr()
     printed = json.loads(out)
     assert printed["devices"] == 8
@@ -42,7 +43,10 @@ def test_every_phase_is_measured(capsys):
         assert phase["compile_seconds"] > 0
         assert phase["peak_memory_bytes"] > 0
         assert 0 < phase["model_flops_utilisation"] < 1
+        assert sum(phase["profile"].values()) == pytest.approx(1)
+        assert all(phase["profile"][kind] > 0 for kind in ("attention", "matmul", "optimizer"))
     assert progress.count("s a step") == 6
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["16x24", "8x16"]
 
 
 @pytest.mark.slow
@@ -61,10 +65,12 @@ def test_text_output_has_a_line_per_phase():
     phase |= {"peak_memory_bytes": 2_500_000_000, "peak_memory_of": "device"}
     failed = {"max_seq_length": 512, "batch_size": 4, "out_of_memory": "RESOURCE_EXHAUSTED"}
     run = {"config": "bert:tiny", "device": "cpu", "devices": 2, "precision": "float32"}
+    phase["profile"] = {"matmul": 0.5, "attention": 0.25, "idle": 0.25}
     assert [*bench._lines(run | {"phases": [phase, failed]})] == [
         "bert:tiny on 2 cpu device(s), float32",
         "  4 x 128 tokens: 0.5000 s a step  1,024 tokens/s  MFU 25.0%  compiled in 3.0 s  "
         "peak memory of the device 2.50 GB",
+        "    of its time: matmul 50.0%, attention 25.0%, idle 25.0%",
         "  4 x 512 tokens: out of memory",
     ]
 
@@ -89,3 +95,10 @@ def test_a_phase_out_of_memory_is_reported_next_to_the_others(capsys):
 def test_zero_is_refused(option):
     with pytest.raises(UserError, match=f"{option}: got 0, expected an integer >= 1"):
         bench.main([*SMALL, option, "0"])
+
+
+def test_a_folder_of_traces_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file") as caught:
+        bench.main([*SMALL, "--profile", str(tmp_path / "file")])
+    assert "\n" not in str(caught.value)
