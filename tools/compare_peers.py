@@ -109,9 +109,7 @@ def main() -> None:
         measured = measure(arguments)
         print(table(measured))
         if arguments.output:
-            path = pathlib.Path(arguments.output)
-            io_files.write_atomic(path, f"{json.dumps(measured, indent=1)}\n".encode())
-            plot(measured, path.with_suffix(".png"))
+            plot(measured, pathlib.Path(arguments.output).with_suffix(".png"))
         if arguments.check:
             stored = json.loads(pathlib.Path(arguments.check).read_text(encoding="utf-8"))
             lower = regressions(measured, stored, arguments.tolerance)
@@ -154,12 +152,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Times all peers in turns.
+    """Times all peers in turns; stores what is complete in --output after each shape.
 
     Returns:
       The machine, and for each shape and peer the seconds of a step in each round.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
+    measured = {"machine": _machine(), "precision": arguments.precision, "rows": rows}
     for name in arguments.shapes:
         shape = dataclasses.replace(SHAPES[name], precision=arguments.precision)
         peers = [peer for peer in PEERS if peer in (OURS, *arguments.peers)]
@@ -178,7 +177,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             row["minimum"] = min(row["seconds"])
             row["ratio"] = statistics.median(theirs / ours for theirs, ours in pairs)
         rows += own.values()
-    return {"machine": _machine(), "precision": arguments.precision, "rows": rows}
+        if arguments.output:
+            content = f"{json.dumps(measured, indent=1)}\n".encode()
+            io_files.write_atomic(pathlib.Path(arguments.output), content)
+    return measured
 
 
 def _machine() -> dict[str, Any]:
