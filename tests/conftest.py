@@ -53,8 +53,7 @@ if os.environ.get("BERTJAX_TEST_SHAPES", "true") != "false":
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 KEPT_PROGRAMS = ROOT / ".cache" / f"jaxlib-{JAXLIB}-{host.fingerprint()}"
-"""Programs that tests compiled, and the commands that they ran; JAX finds them by a hash of program
-and compiler."""
+"""Programs that tests and their commands compiled, named by a hash of program and compiler."""
 KEPT_DAYS = 14
 """A program is compiled again after this time, so that unused ones do not accumulate."""
 

@@ -213,10 +213,10 @@ def regressions(measured: dict[str, Any], stored: dict[str, Any], tolerance: flo
     """Describes the ratios that are lower than stored ones by more than a share."""
     before = {(row["shape"], row["peer"]): row["ratio"] for row in stored["rows"]}
     return [
-        f"{row['shape']}, {row['peer']}: {row['ratio']:.2f}x, stored {wanted:.2f}x"
+        f"{row['shape']}, {row['peer']}: {row['ratio']:.2f}x, stored {stored_ratio:.2f}x"
         for row in measured["rows"]
-        if (wanted := before.get((row["shape"], row["peer"])))
-        and row["ratio"] < wanted * (1 - tolerance)
+        if (stored_ratio := before.get((row["shape"], row["peer"])))
+        and row["ratio"] < stored_ratio * (1 - tolerance)
     ]
 
 

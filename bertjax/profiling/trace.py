@@ -1,7 +1,7 @@
-"""Trace training steps, and share their time among attention, matmuls, dropout and the optimizer.
+"""Profile training steps: the share of attention, matmuls, dropout and optimizer in their time.
 
-JAX's profiler records when each operation of the compiled program ran; the program says from which
-line of the model it was compiled.
+JAX's profiler records when each HLO instruction ran; the metadata of the compiled program name the
+operation of the model that it was compiled from.
 """
 
 import functools
