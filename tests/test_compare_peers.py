@@ -25,14 +25,16 @@ def test_a_ratio_is_a_regression_beyond_the_tolerance(tool):
 
 
 class FakeWorkers:
-    """A peer takes twice as long as the one before it, and the second round twice the first."""
+    """Times of three rounds, on a machine that is slower in some of them."""
 
     def __init__(self):
-        self._rounds = {}
+        times = {"huggingface": [2.0, 4.0, 9.0], "bare_jax": [1.0, 2.0, 3.0]}
+        self._times = {
+            peer: iter(own) for peer, own in (times | {"bertjax": [1.0, 4.0, 3.0]}).items()
+        }
 
     def seconds_per_step(self, peer, shape):
-        self._rounds[peer] = self._rounds.get(peer, 0) + 1
-        return {"seconds": 2.0 ** [*self._rounds].index(peer) * self._rounds[peer], "parameters": 7}
+        return {"seconds": next(self._times[peer]), "parameters": 7}
 
     def close(self):
         pass
@@ -48,20 +50,21 @@ def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("sys.argv", [*words, "--peers", "huggingface", "bare_jax"])
     tool.main()
     rows = {row["peer"]: row for row in json.loads(output.read_text())["rows"]}
-    assert rows["huggingface"]["ratio"] == pytest.approx(0.25)
-    assert rows["bare_jax"]["ratio"] == pytest.approx(0.5)
-    assert rows["bertjax"]["seconds"] == [4.0, 8.0, 12.0]
-    assert (rows["bertjax"]["median"], rows["bertjax"]["minimum"]) == (8.0, 4.0)
+    assert rows["huggingface"]["ratio"] == pytest.approx(2.0)
+    assert rows["bare_jax"]["ratio"] == pytest.approx(1.0)
+    assert rows["bertjax"]["seconds"] == [1.0, 4.0, 3.0]
+    assert (rows["bertjax"]["median"], rows["bertjax"]["minimum"]) == (3.0, 1.0)
     assert output.with_suffix(".png").stat().st_size > 1000
     printed = capsys.readouterr()
     assert "mini  huggingface" in printed.out
-    assert "mini, round 3, s: huggingface 3.000" in printed.err
+    assert "mini, round 3, s: huggingface 9.000" in printed.err
 
 
 @pytest.mark.parametrize(
     ("options", "printed"),
     [
         (["--rounds", "0"], "--rounds: got 0, expected an integer >= 1"),
+        (["--check", "nowhere.json"], "--check nowhere.json: .*; expected a file that --output"),
         (["--precision", "bfloat16"], "got bare_jax with --precision bfloat16"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Times training steps of bertjax against PyTorch and a bare JAX step, in turns, in one run.
+"""Times training steps on CPUs: bertjax, PyTorch and a bare JAX step, in turns, in one run.
 
     python tools/compare_peers.py --output experiments/speed/peers_cpu.json
     python tools/compare_peers.py --shapes mini --check experiments/speed/peers_cpu.json
@@ -79,7 +79,8 @@ class Workers:
         if script not in self._started:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             command = [sys.executable, str(FOLDER / script)]
-            self._started[script] = subprocess.Popen(command, **pipes)
+            environment = os.environ | {"JAX_PLATFORMS": "cpu"}  # as PyTorch's tensors
+            self._started[script] = subprocess.Popen(command, env=environment, **pipes)
         worker = self._started[script]
         request = {
             "peer": peer,
@@ -106,12 +107,12 @@ def main() -> None:
     arguments = _parser().parse_args()
     try:
         _check(arguments)
+        stored = _load(arguments.check) if arguments.check else {}
         measured = measure(arguments)
         print(table(measured))
         if arguments.output:
             plot(measured, pathlib.Path(arguments.output).with_suffix(".png"))
         if arguments.check:
-            stored = json.loads(pathlib.Path(arguments.check).read_text(encoding="utf-8"))
             lower = regressions(measured, stored, arguments.tolerance)
             print("\n".join(lower) or "no ratio is lower than the stored one")
             sys.exit(bool(lower))
@@ -149,6 +150,13 @@ def _check(arguments: argparse.Namespace) -> None:
             f"--peers: got bare_jax with --precision {arguments.precision}, which it does not "
             "have; name the other peers"
         )
+
+
+def _load(path: str) -> dict[str, Any]:
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--check {path}: {error}; expected a file that --output wrote") from None
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -14,9 +14,8 @@ import jax
 
 from bertjax.errors import UserError
 from bertjax.profiling import hlo
+from bertjax.train.step import OPTIMIZER_SCOPE
 
-OPTIMIZER_SCOPE = "optimizer"
-"""`jax.named_scope` of the update in `train/step.py`."""
 KINDS = ("attention", "matmul", "dropout", "loss", "optimizer", "collective", "other")
 """Kinds of operations: `attention` is that between the projections, `matmul` all other products,
 `loss` what the objectives do besides, such as the softmax over the vocabulary."""

@@ -27,6 +27,9 @@ Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 EvalStep = Callable[..., dict[str, Sum]]
 
+OPTIMIZER_SCOPE = "optimizer"
+"""`jax.named_scope` of the update, by which profiles recognise it."""
+
 NO_PARAMS: Params = {}
 
 MIN_WEIGHT = 1e-6
@@ -113,7 +116,7 @@ def make_train_step(
             carry = merge_microbatches(carry, rows)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics |= _learning_rate(schedule, state.step, batch)
-        with jax.named_scope("optimizer"):  # a name for profiles
+        with jax.named_scope(OPTIMIZER_SCOPE):
             state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)
         return state, metrics | update_metrics
 

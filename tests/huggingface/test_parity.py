@@ -359,8 +359,8 @@ def test_transformers_loads_exported_models(saved, case):
     model = getattr(transformers, auto).from_pretrained(saved / "back").eval()
     assert type(model).__name__ == class_name
     made = importing.read(saved / "run" / ".." / "theirs")
-    wanted = outputs_of_ours(made.config, made.params, BATCH)
-    assert_same_outputs(wanted, outputs_of_theirs(model, BATCH), BATCH["attention_mask"])
+    imported = outputs_of_ours(made.config, made.params, BATCH)
+    assert_same_outputs(imported, outputs_of_theirs(model, BATCH), BATCH["attention_mask"])
 
 
 def test_exported_tokenizers_give_the_same_ids(saved, case):
