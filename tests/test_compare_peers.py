@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+COMPILED = {"huggingface_compiled", "tuned_pytorch"}
+"""Peers that compile for minutes."""
+
 
 @pytest.fixture
 def tool(load_script, root, monkeypatch):
@@ -33,7 +36,7 @@ class FakeWorkers:
             peer: iter(own) for peer, own in (times | {"bertjax": [1.0, 4.0, 3.0]}).items()
         }
 
-    def seconds_per_step(self, peer, shape):
+    def seconds_per_step(self, peer, shape, steps):
         return {"seconds": next(self._times[peer]), "parameters": 7}
 
     def close(self):
@@ -43,7 +46,7 @@ class FakeWorkers:
 def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="plots need matplotlib: bertjax[plots]")
     monkeypatch.setattr(tool, "Workers", FakeWorkers)
-    monkeypatch.setattr(tool, "_check", lambda arguments: None)
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(tool, "_machine", dict)
     output = tmp_path / "peers.json"
     words = ["compare_peers.py", "--shapes", "mini", "--rounds", "3", "--output", str(output)]
@@ -56,7 +59,7 @@ def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
     assert (rows["bertjax"]["median"], rows["bertjax"]["minimum"]) == (3.0, 1.0)
     assert output.with_suffix(".png").stat().st_size > 1000
     printed = capsys.readouterr()
-    assert "mini  huggingface" in printed.out
+    assert "mini     huggingface" in printed.out
     assert "mini, round 3, s: huggingface 9.000" in printed.err
 
 
@@ -65,7 +68,9 @@ def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
     [
         (["--rounds", "0"], "--rounds: got 0, expected an integer >= 1"),
         (["--check", "nowhere.json"], "--check nowhere.json: .*; expected a file that --output"),
-        (["--precision", "bfloat16"], "got bare_jax with --precision bfloat16"),
+        (["--precision", "bfloat16"], "--precision: bare_jax has float32 only"),
+        (["--task", "generation", "--precision", "bfloat16"], "generation is timed in float32"),
+        (["--task", "causal_lm", "--shapes", "base"], "got base, expected, for causal_lm, mini"),
     ],
 )
 def test_user_errors_are_one_line(tool, options, printed, monkeypatch):
@@ -76,15 +81,18 @@ def test_user_errors_are_one_line(tool, options, printed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_peers_have_the_same_model(tool, monkeypatch, xla_flags):
+@pytest.mark.parametrize("task", ["mlm", "causal_lm", "generation"])
+def test_the_peers_have_the_same_model(task, tool, monkeypatch, xla_flags):
     pytest.importorskip("transformers", reason="peers need transformers, of the group test-all")
     monkeypatch.setenv("XLA_FLAGS", xla_flags(1))
-    monkeypatch.setitem(tool.STEPS, "tiny", 1)
-    shape = dataclasses.replace(tool.SHAPES["tiny"], batch_size=2, length=16, predictions=3)
-    peers = ("huggingface", "bare_jax", tool.OURS)
+    fields = {"width": 8, "layers": 1, "heads": 2, "batch_size": 2, "length": 16, "predictions": 3}
+    if task == "generation":
+        fields["new_tokens"] = 4
+    shape = dataclasses.replace(next(iter(tool.TASKS[task].shapes)), **fields)
+    uncompiled = [peer for peer in tool.TASKS[task].peers if peer not in COMPILED]
     with contextlib.closing(tool.Workers()) as workers:
-        found = {peer: workers.seconds_per_step(peer, shape) for peer in peers}
-    assert all(answer["seconds"] > 0 for answer in found.values())
-    # The others have 512 positions instead of 16, and one or two segments.
-    sizes = [answer["parameters"] for answer in found.values()]
+        found = [workers.seconds_per_step(peer, shape, 1) for peer in uncompiled]
+    assert all(answer["seconds"] > 0 for answer in found)
+    # Some have 512 positions instead of 16, and one or two segments.
+    sizes = [answer["parameters"] for answer in found]
     assert max(sizes) < min(sizes) + 520 * shape.width

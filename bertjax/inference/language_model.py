@@ -91,6 +91,11 @@ class LanguageModel:
 
         return jax.jit(run)
 
+    @functools.cached_property
+    def compiled(self) -> dict[Any, Any]:
+        """Compiled functions of `generate.py`, by the settings that they depend on."""
+        return {}
+
     def _apply(self, params: Params, method: Any, *arguments: Any) -> Any:
         variables = {"params": params}
         output, _ = self.pretrainer.apply(variables, *arguments, method=method, mutable=["cache"])

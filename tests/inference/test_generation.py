@@ -34,6 +34,7 @@ def model(scores):
         tokenizer=Tokenizer(),
         params={},
         end_id=None,
+        compiled={},
         prefill=lambda params, history, room: history[:, 0],
         decoder=lambda params: Decoder(step),
     )
@@ -58,3 +59,24 @@ def test_samples_depend_on_the_index_of_the_prompt_not_on_its_batch():
     together = texts(ANY, ["b"] * 5, batch_size=5, **drawn)
     assert texts(ANY, ["b"] * 5, batch_size=2, **drawn) == together
     assert len(set(together)) == 5
+
+
+def test_later_calls_compile_nothing_unless_the_program_changes():
+    shared, traced = model(ANY), []
+    decoder = shared.decoder
+    shared.decoder = lambda params: (traced.append(params), decoder(params))[1]
+    sampler = TokenSampler(temperature=1.0)
+
+    def sample(**settings):
+        settings = Settings(max_new_tokens=5, sampler=sampler, **settings)
+        return "".join(each.text for each in generate.complete(shared, [[1]], settings))
+
+    first = sample(seed=1)
+    assert len(traced) == 1
+    assert sample(seed=2) != first
+    assert sample(seed=1, stop=(first[2],)) == first[: first.index(first[2])]
+    assert sample(seed=1, batch_size=3) == first
+    assert len(traced) == 1
+    sampler = TokenSampler(temperature=1.0, top_k=1)
+    sample()
+    assert len(traced) == 2

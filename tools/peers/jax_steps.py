@@ -19,7 +19,7 @@ EPSILON = 1e-12
 
 
 def bertjax_step(shape: Shape) -> tuple[Step, int]:
-    """The step of `bertjax pretrain`, which samples its masks anew each time."""
+    """The step of `bertjax pretrain`; that of an MLM samples its masks anew each time."""
     from bertjax import build
     from bertjax.config import load_config
     from bertjax.profiling import dummy
@@ -34,9 +34,7 @@ def bertjax_step(shape: Shape) -> tuple[Step, int]:
         "model.intermediate_size": 4 * shape.width,
         "model.hidden_dropout_prob": shape.dropout,
         "model.attention_probs_dropout_prob": shape.dropout,
-        "model.num_pooler_layers": 0,
         "model.precision": {"bfloat16": "bfloat16_operands"}.get(shape.precision, shape.precision),
-        "objectives.mlm.max_predictions_per_seq": shape.predictions,
         "data.phases": (),
         "data.microbatches": 1,
         "data.max_seq_length": shape.length,
@@ -45,7 +43,10 @@ def bertjax_step(shape: Shape) -> tuple[Step, int]:
         "optimizer.weight_decay": WEIGHT_DECAY,
         "optimizer.max_grad_norm": MAX_GRAD_NORM,
     }
-    config = load_config("roberta:base", fields)
+    if shape.task == "mlm":
+        fields["model.num_pooler_layers"] = 0
+        fields["objectives.mlm.max_predictions_per_seq"] = shape.predictions
+    config = load_config({"mlm": "roberta:base", "causal_lm": "gpt2:small"}[shape.task], fields)
     (phase,) = build.phases(config)
     mesh = build.make_mesh(config, [phase])
     trainer, rows = dummy.build_trainer(config, phase, mesh)

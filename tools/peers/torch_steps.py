@@ -17,7 +17,14 @@ NO_LABEL = -100
 
 
 def huggingface_step(shape: Shape, *, compiled: bool = False) -> tuple[Step, int]:
-    """`BertForMaskedLM` with the labels of its collator: all positions have logits."""
+    """`BertForMaskedLM` or `GPT2LMHeadModel` with the labels of their collators."""
+    model, inputs = {"mlm": _bert, "causal_lm": _gpt2}[shape.task](shape)
+    called = torch.compile(model) if compiled else model
+    return _step(model, lambda: called(**inputs).loss, shape, fused=False)
+
+
+def _bert(shape: Shape) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """All positions have logits, and those that are not masked have no label."""
     config = transformers.BertConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.width,
@@ -27,16 +34,30 @@ def huggingface_step(shape: Shape, *, compiled: bool = False) -> tuple[Step, int
         hidden_dropout_prob=shape.dropout,
         attention_probs_dropout_prob=shape.dropout,
     )
-    model = transformers.BertForMaskedLM(config).train()
     tokens, positions, labels = _batch(shape)
     everywhere = torch.full_like(tokens, NO_LABEL).scatter(1, positions, labels)
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": everywhere}
-    called = torch.compile(model) if compiled else model
-    return _step(model, lambda: called(**inputs).loss, shape, fused=False)
+    return transformers.BertForMaskedLM(config).train(), inputs
+
+
+def _gpt2(shape: Shape) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Every token is predicted from those before it."""
+    config = transformers.GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        resid_pdrop=shape.dropout,
+        embd_pdrop=shape.dropout,
+        attn_pdrop=shape.dropout,
+        use_cache=False,
+    )
+    tokens, _, _ = _batch(shape)
+    return transformers.GPT2LMHeadModel(config).train(), {"input_ids": tokens, "labels": tokens}
 
 
 def huggingface_compiled_step(shape: Shape) -> tuple[Step, int]:
-    """`BertForMaskedLM`, compiled."""
+    """The same, compiled."""
     return huggingface_step(shape, compiled=True)
 
 

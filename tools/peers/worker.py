@@ -1,7 +1,8 @@
-"""Answer requests for timings of training steps: the loop of the workers of compare_peers.py.
+"""Answer requests for timings: the loop of the workers of compare_peers.py.
 
 A request is a line of JSON: `peer`, `shape` (a `Shape`) and `steps`. The answer is a line with
-`seconds`, of one step, and `parameters`. A peer is built at its first request; before each timing
+`seconds`, of one step, and `parameters`. A step is what the task repeats: a training step, or the
+embedding or generation of all texts. A peer is built at its first request; before each timing
 it takes one step that is not timed, since the memory of idle processes may have been paged out.
 """
 
@@ -17,19 +18,22 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A BERT encoder and its batch.
+    """A task, a model and its batch.
 
     Attributes:
+      task: A key of TASKS in compare_peers.py.
       name: Name of the size.
       layers, width, heads: Of the encoder; the feed-forward nets are four times as wide.
-      batch_size: Sequences of a batch.
-      length: Tokens of a sequence.
+      batch_size: Sequences of a batch, or all texts to embed.
+      length: Tokens of a sequence, or of a prompt.
       predictions: Masked tokens of a sequence.
+      new_tokens: Generated tokens of a sequence.
       precision: "float32", or "bfloat16" for the operands of matmuls.
       vocab_size: V.
       dropout: Of hidden states and of attention weights.
     """
 
+    task: str
     name: str
     layers: int
     width: int
@@ -37,6 +41,7 @@ class Shape:
     batch_size: int
     length: int = 128
     predictions: int = 20
+    new_tokens: int = 0
     precision: str = "float32"
     vocab_size: int = 30522
     dropout: float = 0.1
@@ -46,7 +51,7 @@ LEARNING_RATE, WEIGHT_DECAY, MAX_GRAD_NORM = 1e-4, 0.01, 1.0
 """AdamW of every peer, with gradients clipped to this norm."""
 
 Step = Callable[[], None]
-"""Takes a training step and waits for its end."""
+"""Takes a step and waits for its end."""
 
 
 def random_batch(shape: Shape) -> dict[str, np.ndarray]:
