@@ -26,7 +26,7 @@ from bertjax.layers import layer_choice as frozen_layers
 from bertjax.layers import width_scaling
 from bertjax.layers.dense import PRECISIONS
 from bertjax.pretrainer import Encoded, Pretrainer, apply_encoder
-from bertjax.runtime import host
+from bertjax.runtime import chips, host
 from bertjax.train import optimizer, schedule, sharding
 from bertjax.train.step import NO_PARAMS, Microbatches
 from bertjax.train.trainer import Trainer, make_trainer
@@ -103,7 +103,7 @@ def precision(fields: Mapping[str, Any]) -> str:
     "auto" is the fastest on this kind of device that does not change the results of training.
 
     Raises:
-      UserError: an unknown name.
+      UserError: an unknown name, or one that the devices do not have.
     """
     name = model_values(fields).get("precision", "float32")
     if name == "auto":
@@ -112,6 +112,8 @@ def precision(fields: Mapping[str, Any]) -> str:
         return "bfloat16_operands" if host.has_bfloat16_matmul() else "float32"
     if name not in PRECISIONS:
         raise UserError(f"config.model.precision={name!r}: {nearest(name, [*PRECISIONS, 'auto'])}")
+    if quantized := PRECISIONS[name].quantized:
+        chips.check_8bit(quantized, jax.devices()[0].device_kind)
     return name
 
 

@@ -163,8 +163,10 @@ def _print_step(step: Any, topology: Any) -> None:
         made_by = "/".join(origin.split("/")[-3:])
         rows.append(("", f"{_bytes(size)} {dtype}[{','.join(map(str, dims))}] {made_by}"))
     extra = step.flops * len(topology.devices) / step.model_flops - 1
-    again = f", {extra:.0%} of it rematerialised" if extra > 0.005 else ""
-    rows.append(("matmuls", f"{_flops(step.flops)} per device{again}: {_time(seconds['matmuls'])}"))
+    parts = f", {extra:.0%} of it rematerialised" if extra > 0.005 else ""
+    if step.flops_8bit:
+        parts += f", {step.flops_8bit / step.flops:.0%} in {step.quantized}"
+    rows.append(("matmuls", f"{_flops(step.flops)} per device{parts}: {_time(seconds['matmuls'])}"))
     moved = _bytes(step.memory_bytes)
     rows.append(("traffic", f"{moved} to and from memory: {_time(seconds['memory'])}"))
     sent = sum(each.bytes for each in step.collectives)

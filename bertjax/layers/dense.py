@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
+from bertjax.layers import quantized
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
@@ -91,10 +92,13 @@ class Precision:
     Attributes:
       operands: Dtype of matmul operands.
       activations: Dtype of matmul results and of the activations between layers.
+      quantized: 8-bit operands of linear layers (`layers/quantized.py`), "int8" or "float8"; "" for
+        none. Other matmuls, those of attention and of the vocabulary, have `operands`.
     """
 
     operands: str = "float32"
     activations: str = "float32"
+    quantized: str = ""
 
 
 PRECISIONS = {
@@ -102,6 +106,8 @@ PRECISIONS = {
     "bfloat16": Precision("bfloat16", "bfloat16"),
     # CPUs multiply bfloat16 matrices quickly but have no bfloat16 for anything else.
     "bfloat16_operands": Precision("bfloat16", "float32"),
+    quantized.INT8: Precision("bfloat16", "bfloat16", quantized.INT8),
+    quantized.FLOAT8: Precision("bfloat16", "bfloat16", quantized.FLOAT8),
 }
 
 
@@ -220,7 +226,7 @@ class Dense(nn.Module):
         # Several contracted or output axes are folded into one: a plain matmul is fastest.
         operands = x.reshape(-1, width), kernel.reshape(width, -1)
         if input_activation is None:
-            y = contract("ni,io->no", *operands, self.precision)
+            y = _matmul(*operands, self.precision)
         else:
             y = _activate_and_contract(input_activation, self.precision, *operands)
         y = y.reshape(*lead, *self.features)
@@ -232,6 +238,14 @@ class Dense(nn.Module):
         return y
 
 
+def _matmul(x: Float[Array, "N I"], kernel: Float[Array, "I O"], precision: Precision) -> Array:
+    if precision.quantized:
+        return quantized.matmul(
+            precision.quantized, precision.operands, precision.activations, x, kernel
+        )
+    return contract("ni,io->no", x, kernel, precision)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _activate_and_contract(
     activation: Callable[[Array], Array],
@@ -239,7 +253,7 @@ def _activate_and_contract(
     x: Float[Array, "N I"],
     kernel: Float[Array, "I O"],
 ) -> Float[Array, "N O"]:
-    return contract("ni,io->no", activation(x), kernel, precision)
+    return _matmul(activation(x), kernel, precision)
 
 
 def _activate_forward(activation, precision, x, kernel):
@@ -248,9 +262,7 @@ def _activate_forward(activation, precision, x, kernel):
 
 def _activate_backward(activation, precision, residuals, gradient):
     # Not `jax.checkpoint`, inside which a remat policy of `Stack` could not save the matmul.
-    _, pull_back = jax.vjp(
-        lambda x, y: contract("ni,io->no", activation(x), y, precision), *residuals
-    )
+    _, pull_back = jax.vjp(lambda x, y: _matmul(activation(x), y, precision), *residuals)
     return pull_back(gradient)
 
 

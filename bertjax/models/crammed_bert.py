@@ -41,7 +41,7 @@ class Model(nn.Module):
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
         before the last LayerNorm.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
+      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
       remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).

@@ -53,7 +53,7 @@ class Model(nn.Module):
         from their input (`use_skip_connections` of the released options, negated).
       initializer_range: Initial standard deviation of heads; the model is initialised as published.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: words, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
+      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
       unroll: Steps of the recurrence compiled in one piece.
     """
 

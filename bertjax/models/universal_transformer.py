@@ -43,7 +43,7 @@ class Model(nn.Module):
       initializer_range: Initial standard deviation of all kernels.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each step.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
+      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
       unroll: Steps compiled in one piece.
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """

@@ -50,7 +50,7 @@ class Model(nn.Module):
       initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: "float32", "bfloat16" or "bfloat16_operands" (`layers/dense.py`).
+      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
       remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
       unroll: Layers compiled in one piece (`layers/stack.py`).
     """

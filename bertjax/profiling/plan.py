@@ -17,10 +17,11 @@ from bertjax import build
 from bertjax.config import replace_fields
 from bertjax.errors import UserError, nearest
 from bertjax.interfaces import extent
+from bertjax.layers.dense import get_precision
 from bertjax.profiling import dummy, hlo, traffic
 from bertjax.profiling.traffic import SLICES, Collective, find_collectives
 from bertjax.runs import teachers
-from bertjax.runtime.chips import Topology
+from bertjax.runtime.chips import Topology, check_8bit
 from bertjax.train import report, sharding
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -55,6 +56,8 @@ class StepPlan:
       memory: Bytes by kind, `all` in total and `capacity` of a device; or an `OutOfMemory`.
       model_flops: FLOPs of all devices, without rematerialisation.
       flops: FLOPs of a device, with rematerialisation.
+      flops_8bit: Those of them in matmuls with 8-bit operands.
+      quantized: Type of these operands, as in `Precision`.
       memory_bytes: Traffic between a device and its main memory.
       collectives: Collectives, the largest first.
       largest: The largest arrays: bytes, type, shape, and the operation that computes them.
@@ -66,6 +69,8 @@ class StepPlan:
     memory: Mapping[str, float] | OutOfMemory
     model_flops: float = 0.0
     flops: float = 0.0
+    flops_8bit: float = 0.0
+    quantized: str = ""
     memory_bytes: float = 0.0
     collectives: tuple[Collective, ...] = ()
     largest: tuple = ()
@@ -115,8 +120,11 @@ def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: L
       log: Receives a line before compilation.
 
     Raises:
-      UserError: the mesh does not divide the devices, or the batch does not divide over the mesh.
+      UserError: the mesh does not divide the devices, the batch does not divide over the mesh, or
+        the chip does not have the precision.
     """
+    quantized = get_precision(build.precision(config.model)).quantized
+    check_8bit(quantized, topology.chip.kinds[0])
     mesh = build.mesh_on(config, topology.devices, [phase])
     settings = {axis: size for axis, size in mesh.shape.items() if size > 1}
     remat = build.model_values(config.model).get("remat", "none")
@@ -129,9 +137,9 @@ def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: L
         name: jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=batch_sharding)
         for name, values in host_batch.items()
     }
-    step = trainer.train_step.function
+    step, arguments = trainer.train_step.function, (trainer.shapes, batch, trainer.frozen)
     try:
-        executable = step.lower(trainer.shapes, batch, trainer.frozen).compile()
+        executable = step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
         return StepPlan(phase, settings, _parse_out_of_memory(error))
     program = hlo.parse(executable.as_text())
@@ -141,7 +149,9 @@ def plan_step(config: ConfigDict, phase: build.Phase, topology: Topology, log: L
         settings=settings,
         memory=_memory_by_kind(executable.memory_analysis(), topology),
         model_flops=trainer.flops(host_batch, extent(host_batch)),
-        flops=report.flops(step, trainer.shapes, batch, trainer.frozen) / devices,
+        flops=report.flops(step, *arguments) / devices,
+        flops_8bit=report.flops(step, *arguments, operand_bytes=1) / devices,
+        quantized=quantized,
         memory_bytes=traffic.count_bytes_moved(program),
         collectives=tuple(find_collectives(program, sharding.shape_within_slice(mesh))),
         largest=tuple(traffic.find_largest_arrays(program, _NUM_LARGEST)),
@@ -179,7 +189,9 @@ def _memory_by_kind(analysis: Any, topology: Topology) -> dict[str, float]:
 
 def _roofline(step: StepPlan, topology: Topology) -> dict[str, float]:
     chip = topology.chip
-    matmuls = step.flops / (chip.flops_per_second / chip.devices)
+    matmuls = (step.flops - step.flops_8bit) / (chip.flops_per_second / chip.devices)
+    if step.flops_8bit:
+        matmuls += step.flops_8bit / (chip.peaks_8bit[step.quantized] / chip.devices)
     memory = step.memory_bytes / (chip.memory_bytes_per_second / chip.devices)
     across = [each.bytes for each in step.collectives if each.axes == SLICES]
     within = [each.bytes for each in step.collectives if each.axes != SLICES]

@@ -9,7 +9,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,8 @@ class Chip:
       name: The TPU version, the first part of the name of a topology.
       kinds: Values of JAX's `device_kind` for its devices.
       flops_per_second: Peak of bfloat16 matmuls.
+      peaks_8bit: Peaks of matmuls with 8-bit operands, "int8" or "float8", in operations per
+        second, where they exceed that of bfloat16.
       memory_bytes: Size of the high-bandwidth memory (HBM).
       memory_bytes_per_second: Bandwidth of the HBM.
       link_bytes_per_second: Bandwidth to one neighbour, in one direction.
@@ -46,6 +48,7 @@ class Chip:
     name: str
     kinds: tuple[str, ...]
     flops_per_second: float
+    peaks_8bit: Mapping[str, float]
     memory_bytes: float
     memory_bytes_per_second: float
     link_bytes_per_second: float
@@ -63,6 +66,7 @@ CHIPS = {
             name="v4",
             kinds=("TPU v4",),
             flops_per_second=275 * TERA,
+            peaks_8bit={},  # int8 is as fast as bfloat16
             memory_bytes=32 * GIBI,
             memory_bytes_per_second=1200 * GIGA,
             link_bytes_per_second=50 * GIGA,
@@ -74,6 +78,7 @@ CHIPS = {
             name="v5e",
             kinds=("TPU v5 lite", "TPU v5e"),
             flops_per_second=197 * TERA,
+            peaks_8bit={"int8": 394 * TERA},
             memory_bytes=16 * GIGA,
             memory_bytes_per_second=819 * GIGA,
             link_bytes_per_second=50 * GIGA,
@@ -84,6 +89,7 @@ CHIPS = {
             name="v5p",
             kinds=("TPU v5", "TPU v5p"),
             flops_per_second=459 * TERA,
+            peaks_8bit={"int8": 918 * TERA},
             memory_bytes=95 * GIBI,
             memory_bytes_per_second=2765 * GIGA,
             link_bytes_per_second=100 * GIGA,
@@ -95,6 +101,7 @@ CHIPS = {
             name="v6e",
             kinds=("TPU v6 lite", "TPU v6e"),
             flops_per_second=918 * TERA,
+            peaks_8bit={"int8": 1836 * TERA},
             memory_bytes=32 * GIGA,
             memory_bytes_per_second=1638 * GIGA,
             link_bytes_per_second=100 * GIGA,
@@ -105,6 +112,7 @@ CHIPS = {
             name="tpu7x",
             kinds=("TPU7x",),
             flops_per_second=2307 * TERA,
+            peaks_8bit={"float8": 4614 * TERA},
             memory_bytes=192 * GIBI,
             memory_bytes_per_second=7380 * GIGA,
             link_bytes_per_second=100 * GIGA,
@@ -261,6 +269,25 @@ _PEAKS = {kind: TERA * peak for kind, peak in _TERAFLOPS.items()} | {
 
 _CPU_BENCHMARK_SECONDS = 0.3
 _CPU_MATRIX = 1536
+
+
+def check_8bit(quantized: str, device_kind: str) -> None:
+    """Checks that a TPU has matmuls with 8-bit operands.
+
+    Args:
+      quantized: As in `layers.dense.Precision`; "" for none.
+      device_kind: JAX's `device_kind`. Other devices than TPUs are not checked.
+
+    Raises:
+      UserError: the TPU has none of this type that are faster than bfloat16.
+    """
+    for chip in CHIPS.values():
+        if device_kind in chip.kinds and quantized and quantized not in chip.peaks_8bit:
+            raise UserError(
+                f"config.model.precision: got {quantized}, expected "
+                f"{', '.join([*chip.peaks_8bit, 'bfloat16', 'float32'])}: on a TPU {chip.name} "
+                f"matmuls in {quantized} are not faster than in bfloat16"
+            )
 
 
 def peak_flops_per_second(devices: Sequence[jax.Device], dtype: jnp.dtype) -> float | None:

@@ -34,13 +34,18 @@ def training_flops(forward: Callable, *arguments: Any) -> int:
     return _count(_live_program(forward, arguments), BACKWARD_PER_FORWARD)
 
 
-def flops(function: Callable, *arguments: Any) -> int:
+def flops(function: Callable, *arguments: Any, operand_bytes: int | None = None) -> int:
     """FLOPs of the matmuls in one call of a function, which is traced, not run.
+
+    Args:
+      function: A function of arrays.
+      *arguments: Arrays or `jax.ShapeDtypeStruct`s.
+      operand_bytes: Counts matmuls with operands of this size alone, such as 1 for int8.
 
     Raises:
       ValueError: there are matmuls in a loop whose length depends on values.
     """
-    return _count(_live_program(function, arguments), 0)
+    return _count(_live_program(function, arguments), 0, operand_bytes)
 
 
 def _live_program(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
@@ -50,14 +55,15 @@ def _live_program(function: Callable, arguments: Sequence[Any]) -> core.Jaxpr:
     return needed
 
 
-def _count(program: core.Jaxpr, backward: int) -> int:
+def _count(program: core.Jaxpr, backward: int, operand_bytes: int | None = None) -> int:
     return sum(
-        (1 + backward) * _equation_flops(equation) + _nested_flops(equation, backward)
+        (1 + backward) * _equation_flops(equation, operand_bytes)
+        + _nested_flops(equation, backward, operand_bytes)
         for equation in program.eqns
     )
 
 
-def _equation_flops(equation: core.JaxprEqn) -> int:
+def _equation_flops(equation: core.JaxprEqn, operand_bytes: int | None) -> int:
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         left = equation.invars[0].aval.shape
@@ -68,15 +74,18 @@ def _equation_flops(equation: core.JaxprEqn) -> int:
         summed = math.prod(kernel) // kernel[output_axis]
     else:
         return 0
+    sizes = {operand.aval.dtype.itemsize for operand in equation.invars}
+    if operand_bytes and sizes != {operand_bytes}:
+        return 0
     return 2 * summed * math.prod(equation.outvars[0].aval.shape)
 
 
-def _nested_flops(equation: core.JaxprEqn, backward: int) -> int:
+def _nested_flops(equation: core.JaxprEqn, backward: int, operand_bytes: int | None) -> int:
     """FLOPs of the programs inside an equation, such as the body of a scan times its length."""
     name, parameters = equation.primitive.name, equation.params
     if parameters.get("name") == FORWARD:
         backward = 0
-    counts = [_count(program, backward) for program in _programs(equation)]
+    counts = [_count(program, backward, operand_bytes) for program in _programs(equation)]
     if name == "scan":
         return parameters["length"] * sum(counts)
     if name == "pallas_call":

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax import build
 from bertjax.commands import plan
-from bertjax.config import load_config
+from bertjax.config import load_config, replace_fields
 from bertjax.errors import UserError
 from bertjax.layers import masks
 from bertjax.layers.attention import attend
@@ -89,6 +89,16 @@ def test_traffic_between_slices_has_its_own_bandwidth():
         {"matmuls": 1.0, "memory": 0.25, "collectives": 1.25, "step": 2.25}
     )
     assert topology.title == "2 slices of v5e:2x2"
+    half = dataclasses.replace(step, flops_8bit=98.5e12, quantized="int8")
+    assert profiling_plan._roofline(half, topology)["matmuls"] == pytest.approx(0.75)
+
+
+def test_8_bits_are_refused_where_they_are_not_faster(config):
+    changes = {"model.precision": "float8"}
+    topology = chips.Topology("v6e:2x2", chips.CHIPS["v6e"], 1, range(4))
+    (phase,) = build.phases(config)[:1]
+    with pytest.raises(UserError, match=r"got float8, expected int8, bfloat16, .* TPU v6e"):
+        profiling_plan.plan_step(replace_fields(config, changes), phase, topology, print)
 
 
 def test_memory_is_the_peak_of_live_buffers():

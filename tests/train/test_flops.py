@@ -27,6 +27,15 @@ def test_matrix_products_with_batch_axes():
     assert flops(scores, ones(2, 3, 5, 7), ones(2, 11, 5, 7)) == 2 * (2 * 5) * 3 * 11 * 7
 
 
+def test_matmuls_in_8_bits_are_counted_alone():
+    def both(x, kernel):
+        quantized = jax.lax.dot(x.astype(jnp.int8), kernel.astype(jnp.int8))
+        return (x @ kernel).sum() + quantized.sum()
+
+    shapes = ones(3, 5), ones(5, 7)
+    assert flops(both, *shapes) == 2 * flops(both, *shapes, operand_bytes=1) == 4 * 3 * 5 * 7
+
+
 def test_a_scan_counts_as_often_as_it_runs_also_inside_other_programs():
     def stack(x, kernels):
         body = jax.checkpoint(lambda x, kernel: (jnp.tanh(x @ kernel), None))
