@@ -5,9 +5,11 @@ before are kept, and the next step is compiled in a new process.
 """
 
 import multiprocessing
+import os
 import signal
 import sys
-from multiprocessing.connection import Connection
+import threading
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 import jax
@@ -91,6 +93,7 @@ class CompilerProcess:
 def _serve(calls: Connection, topology: str, slices: int) -> None:
     """Receives configs with phases, and sends compiled steps or user errors."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would handle it only after compilation
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     jax.config.update("jax_enable_compilation_cache", False)  # cannot be read without a chip
     host.enlarge_tpu_compiler_stack()
     described = chips.get_topology(topology, slices)
@@ -104,6 +107,14 @@ def _serve(calls: Connection, topology: str, slices: int) -> None:
                 calls.send(profiling_plan.plan_step(config, phase, described, _log))
             except UserError as error:
                 calls.send(error)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent was killed, also in the middle of a compilation."""
+    parent = multiprocessing.parent_process()
+    if parent:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _log(line: str) -> None:

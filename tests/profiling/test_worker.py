@@ -1,7 +1,10 @@
 """Compilation in a child process: results, crashes, timeouts."""
 
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -48,6 +51,32 @@ def test_after_a_crash_the_next_step_is_compiled_by_a_new_process(compile_step, 
     with pytest.raises(CompilerDiedError, match="ended with SIGKILL; try another mesh"):
         compile_step(Happens(signal.raise_signal, signal.SIGKILL), phase)
     assert compile_step(config, phase).fits
+
+
+COMPILES_FOR_MINUTES = """
+import os, signal, time
+from bertjax.profiling.worker import CompilerProcess
+
+class Sleep:
+    def __reduce__(self):
+        return time.sleep, (600,)
+
+started = CompilerProcess("v5e:1x1", 1)
+started._calls.send(Sleep())
+print(started._process.pid, flush=True)
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_it_ends_with_a_parent_that_is_killed(tpu_compiler, command_environment):
+    command = [sys.executable, "-c", COMPILES_FOR_MINUTES]
+    with subprocess.Popen(command, env=command_environment, stdout=subprocess.PIPE) as parent:
+        child = pathlib.Path(f"/proc/{int(parent.stdout.readline())}")
+        assert parent.wait(timeout=60) == -signal.SIGTERM
+        end = time.monotonic() + 60
+        while child.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not child.exists()
 
 
 def test_a_compilation_has_a_timeout(compile_step, monkeypatch):
