@@ -252,7 +252,7 @@ def test_question_answering_models_are_imported_as_squad1_by_default(
     ("options", "message"),
     [
         ({"task": "mnli"}, "task: got mnli, expected rte, the only task of the run"),
-        ({"precision": "float8"}, "config.model.precision='float8': "),
+        ({"precision": "float9"}, "config.model.precision='float9': "),
         ({"data": "graphs"}, "data: got graphs, expected none, since the run's recipe has no"),
     ],
 )

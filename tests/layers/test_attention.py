@@ -128,7 +128,7 @@ def test_every_precision_is_near_float32(name, random, randomized):
     assert got.dtype == PRECISIONS[name].activations
     wanted = exact.apply(params, x, mask, train=False)
     error = np.abs(np.asarray(got, np.float32) - wanted).max() / np.abs(wanted).max()
-    assert error < (1e-6 if name == "float32" else 3e-2)
+    assert error < {"float32": 1e-6, "float8": 1e-1}.get(name, 3e-2)
 
 
 def test_scores_are_the_inputs_of_the_softmax(random, randomized):
