@@ -100,11 +100,13 @@ def short(spec: str) -> str:
     return spec.removeprefix(f"{FOLDER}/")
 
 
-def pretrains(spec: str) -> bool:
-    return "task" not in loaded(spec)
+@functools.cache
+def pretrains(path: str) -> bool:
+    """Whether the configs of a file are of pretraining: all of a file are, or none."""
+    return "task" not in loaded(next(spec for spec in SPECS if spec.startswith(path)))
 
 
-PRETRAINING = [spec for spec in SPECS if pretrains(spec)]
+PRETRAINING = [spec for spec in SPECS if pretrains(spec.partition(":")[0])]
 # Recipes that compile to nearly the same step are one; one of them stands for all.
 NO_MATTER = [
     *("*_every", "eval_examples", "num_train_steps", "best_*", "seed", "data.*", "tokenizer.*"),

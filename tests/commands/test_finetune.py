@@ -37,8 +37,6 @@ ROWS = [
     for verdict in verdicts
 ]
 
-COMPILED_QUICKLY = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-
 SMALL = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -114,7 +112,7 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
     """The output of the command with two seeds: (workdir, standard output)."""
     workdir = tmp_path_factory.mktemp("runs") / "sst2"
     words = arguments(data, pretrained, workdir, keep_checkpoints="true")
-    output = run_bertjax("finetune", *words, "--seeds", 2, env=COMPILED_QUICKLY)
+    output = run_bertjax("finetune", *words, "--seeds", 2)
     assert output.returncode == 0, output.stderr
     return workdir, output
 
@@ -278,7 +276,7 @@ def test_a_killed_run_resumes_and_more_seeds_can_be_added(
 ):
     words = arguments(data, pretrained, tmp_path)
     command = [sys.executable, "-m", "bertjax", "finetune", *words, "--seeds"]
-    options = {"env": command_environment | COMPILED_QUICKLY, "cwd": root}
+    options = {"env": command_environment, "cwd": root}
     options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*command, "2"], **options) as process:
         while not list(tmp_path.glob("seed_1/checkpoints/*/integrity.json")):

@@ -37,7 +37,7 @@ def by_hand(ids, special_ids, begins_word, mask_id, log_probs, start=0):
     return total
 
 
-@pytest.mark.parametrize("within_word", [False, True])
+@pytest.mark.parametrize("within_word", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_each_token_is_predicted_from_the_others(within_word):
     bert = bertjax.load(RUN)
     scorer = sentence_scores.load(loader.find_run(str(RUN)), "float32", within_word=within_word)

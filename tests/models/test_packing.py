@@ -51,7 +51,7 @@ def batch(memory_corpus):
     return packed.build(0, np.arange(packed.num_examples))
 
 
-QUICK = ("bert", "xlnet", "deberta", "modernbert")
+QUICK = ("bert", "modernbert")
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,8 @@ QUICK_STUDENTS = [
 ]
 
 
-@pytest.mark.parametrize("name", QUICK_STUDENTS)
+@pytest.mark.parametrize("name", STUDENTS)
+@pytest.mark.slow
 def test_rows_of_weight_zero_have_no_loss(name, batch, drawn):
     module = STUDENTS[name]()
     first = {key: rows[:3] for key, rows in batch.items()}

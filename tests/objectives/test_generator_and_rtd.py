@@ -156,7 +156,7 @@ def test_the_loss_of_rtd_by_hand(encoder, random_variables):
     assert module.apply(variables, sequence, half)[1] == 4
 
 
-@pytest.mark.parametrize("name", ["generator", "rtd"])
+@pytest.mark.parametrize("name", [pytest.param("generator", marks=pytest.mark.slow), "rtd"])
 def test_no_gradient_flows_through_the_sampling(name, params, make_batch):
     """rtd has gradients for encoder and shared embeddings, not for the generator's layers."""
 

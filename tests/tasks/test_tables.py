@@ -128,7 +128,7 @@ def test_a_dev_split_keeps_groups_together():
     assert "dev is 30.0% of the rows" in line
 
 
-QUICK = ("spans", "choices")
+QUICK = ("spans",)
 STORIES = {
     "tags": (
         {"tokens": ["the", "name", "of", "x"], "tags": ["O", "I-N", "O", "I-X"]},

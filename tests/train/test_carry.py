@@ -112,12 +112,9 @@ def test_the_next_step_receives_the_carry_of_the_last(made, whole, steps):
 
 @pytest.mark.parametrize(
     ("microbatches", "devices", "axes"),
-    [
-        (4, 1, {}),
-        pytest.param(1, 8, {"data": 2, "fsdp": 2, "tensor": 2}, marks=pytest.mark.slow),
-        pytest.param(2, 2, {"data": 2}, marks=pytest.mark.slow),
-    ],
+    [(4, 1, {}), (1, 8, {"data": 2, "fsdp": 2, "tensor": 2}), (2, 2, {"data": 2})],
 )
+@pytest.mark.slow
 def test_microbatches_and_meshes_carry_the_same(
     name, microbatches, devices, axes, whole, trainer, steps
 ):

@@ -62,6 +62,7 @@ def ended(host):
     return host.wait(timeout=60), result, err
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_host_stops_both_after_the_same_step_and_they_resume(tmp_path, start_hosts):
     hosts = start_hosts(tmp_path, 1000)
     for host in hosts:

@@ -128,14 +128,8 @@ def alone(init, table, tmp_path_factory):
     return made, *steps(made, 1)
 
 
-@pytest.mark.parametrize(
-    ("devices", "microbatches"),
-    [
-        pytest.param(8, 2, marks=pytest.mark.slow),
-        pytest.param(8, 1, marks=pytest.mark.slow),
-        (1, 4),
-    ],
-)
+@pytest.mark.parametrize(("devices", "microbatches"), [(8, 2), (8, 1), (1, 4)])
+@pytest.mark.slow
 def test_negatives_are_those_of_the_global_batch(alone, devices, microbatches):
     """Invariants 4 and 5: neither devices nor microbatches change a step (gradient cache)."""
     made, metrics, params = alone
