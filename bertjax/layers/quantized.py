@@ -5,7 +5,7 @@ column of the second with a scale of its own, from its largest magnitude in this
 of the kernel sums over all tokens, is hurt most by rounding, and is computed in the operands of the
 precision.
 
-Accelerators multiply 8-bit matrices up to twice as fast as bfloat16; CPUs emulate it, slowly.
+By their specifications, accelerators multiply 8-bit matrices twice as fast as bfloat16.
 """
 
 import functools
