@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from bertjax.layers import attention_kernels, local_attention
 from bertjax.layers.attention_kernels import KernelName
-from bertjax.layers.dense import Dense, Precision
+from bertjax.layers.dense import Dense, Precision, contract
 from bertjax.layers.dropout import Dropout, DropoutMask, apply_mask
 from bertjax.layers.masks import Mask, window
 from bertjax.layers.position_encodings import Alibi, Rotary
@@ -30,34 +30,44 @@ def masked_softmax_attention(
     mask: Bool[Array, "#B #H #L M"],
     dropout_mask: DropoutMask | None,
     value: Float[Array, "B M H K"],
+    precision: Precision,
 ) -> Float[Array, "B L H K"]:
     """Softmax over the unmasked scores, with dropout, times the values.
 
     Masked keys have a weight of exactly zero and receive no gradient, even if all keys are masked.
+
+    Args:
+      scores: Scores of the keys.
+      mask: Which keys a query sees.
+      dropout_mask: Dropout of the weights; None for none.
+      value: Values.
+      precision: Types of the weights and of the result.
     """
     keep, scale = dropout_mask or (None, 1.0)
-    return _attention(scale, scores, mask, keep, value)
+    return _attention(scale, precision, scores, mask, keep, value)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(scale, scores, mask, keep, value):
-    return _forward(scale, scores, mask, keep, value)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attention(scale, precision, scores, mask, keep, value):
+    return _forward(scale, precision, scores, mask, keep, value)[0]
 
 
-def _forward(scale, scores, mask, keep, value):
+def _forward(scale, precision, scores, mask, keep, value):
     masked_BHLM = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
-    weights_BHLM = jnp.where(mask, jax.nn.softmax(masked_BHLM, axis=-1), 0).astype(value.dtype)
+    weights_BHLM = jnp.where(mask, jax.nn.softmax(masked_BHLM, axis=-1), 0)
+    weights_BHLM = weights_BHLM.astype(precision.operands)
     dropped_BHLM = apply_mask(weights_BHLM, _dropout_mask(keep, scale))
-    context = jnp.einsum("bhlm,bmhk->blhk", dropped_BHLM, value)
+    value = value.astype(precision.operands)
+    context = contract("bhlm,bmhk->blhk", dropped_BHLM, value, precision)
     return context, (weights_BHLM, keep, value)
 
 
-def _backward(scale, residuals, gradient):
+def _backward(scale, precision, residuals, gradient):
     weights_BHLM, keep, value = residuals
     dropout_mask = _dropout_mask(keep, scale)
     dropped_BHLM = apply_mask(weights_BHLM, dropout_mask)
-    to_value = jnp.einsum("bhlm,blhk->bmhk", dropped_BHLM, gradient)
-    to_weights = jnp.einsum("blhk,bmhk->bhlm", gradient, value)
+    to_value = contract("bhlm,blhk->bmhk", dropped_BHLM, gradient, precision)
+    to_weights = contract("blhk,bmhk->bhlm", gradient, value, precision)
     to_weights = apply_mask(to_weights, dropout_mask).astype(jnp.float32)
     # The gradient of a softmax w is w (g - w . g), which is zero where w is zero.
     weighted = weights_BHLM * to_weights
@@ -144,7 +154,15 @@ class SelfAttention(nn.Module):
             dropout = Dropout(self.dropout_rate)
             bias = self.alibi and self.alibi(x.shape[1])
             context = attend(
-                query, key, value, mask, dropout, bias=bias, kernel=self.kernel, train=train
+                query,
+                key,
+                value,
+                mask,
+                dropout,
+                self.precision,
+                bias=bias,
+                kernel=self.kernel,
+                train=train,
             )
         else:
             context = attend_with_cache(query, past, (key, value), mask)
@@ -156,7 +174,7 @@ class SelfAttention(nn.Module):
         query, key = self._query_and_key(x)
         mask = self._add_window(mask, x.shape[1])
         bias = self.alibi and self.alibi(x.shape[1])
-        return jnp.where(mask.array(), scaled_scores(query, key, bias), 0.0)
+        return jnp.where(mask.array(), scaled_scores(query, key, self.precision, bias), 0.0)
 
     def _query_and_key(self, x):
         query, key = self._heads(x, "query"), self._heads(x, "key")
@@ -191,6 +209,7 @@ def attend(
     value: Float[Array, "B M H K"],
     mask: Mask,
     dropout: Dropout,
+    precision: Precision,
     *,
     bias: Float[Array, "H L M"] | None = None,
     kernel: str = "",
@@ -207,6 +226,7 @@ def attend(
       value: V.
       mask: Which keys a query sees.
       dropout: Dropout of the weights.
+      precision: Types of operands and results.
       bias: Added to the scores, in float32; None for none.
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
       train: Whether dropout is applied.
@@ -219,9 +239,9 @@ def attend(
         return fused(query, key, value, mask)
 
     def attend_to_all(query, key, value, visible):
-        scores_BHLM = scaled_scores(query, key, bias)
+        scores_BHLM = scaled_scores(query, key, precision, bias)
         dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
-        return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value)
+        return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value, precision)
 
     if bias is not None or not local_attention.is_applicable(mask):
         return attend_to_all(query, key, value, mask.array())
@@ -239,7 +259,10 @@ def attend_with_cache(
 
     They are not concatenated, which would copy the whole cache for every new token.
     """
-    scores_BHLM = jnp.concatenate([scaled_scores(query, key) for key, _ in (past, own)], axis=-1)
+    precision = Precision(query.dtype.name, query.dtype.name)  # the cache is used once: not cast
+    scores_BHLM = jnp.concatenate(
+        [scaled_scores(query, key, precision) for key, _ in (past, own)], axis=-1
+    )
     scores_BHLM = jnp.where(mask.array(), scores_BHLM, jnp.finfo(jnp.float32).min)
     weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(query.dtype)
     parts = jnp.split(weights_BHLM, [past[0].shape[1]], axis=-1)
@@ -252,10 +275,11 @@ def attend_with_cache(
 def scaled_scores(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
+    precision: Precision,
     bias: Float[Array, "H L M"] | None = None,
 ) -> Float[Array, "B H L M"]:
     """Q K^T / sqrt(K), in float32, plus the bias if there is one."""
-    scores_BHLM = jnp.einsum("blhk,bmhk->bhlm", query, key).astype(jnp.float32)
+    scores_BHLM = contract("blhk,bmhk->bhlm", query, key, precision).astype(jnp.float32)
     scores_BHLM /= math.sqrt(query.shape[-1])
     return scores_BHLM if bias is None else scores_BHLM + bias
 
@@ -301,7 +325,14 @@ class CrossAttention(nn.Module):
         """Attends from `x` to a memory."""
         query, dropout = self._project(x, "query"), Dropout(self.dropout_rate)
         context = attend(
-            query, memory.key, memory.value, mask, dropout, kernel=self.kernel, train=train
+            query,
+            memory.key,
+            memory.value,
+            mask,
+            dropout,
+            self.precision,
+            kernel=self.kernel,
+            train=train,
         )
         return self._dense((x.shape[-1],), ("heads", "kv", "embed"), "output", 2)(context)
 

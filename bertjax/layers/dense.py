@@ -111,6 +111,9 @@ PRECISIONS = {
 }
 
 
+_TILE = 16, 64
+"""Rows and columns of a tile that is transposed at a time."""
+
 PrecisionName = Annotated[str, OneOf(PRECISIONS)]
 
 
@@ -141,12 +144,11 @@ def contract(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _mixed(subscripts: str, precision: Precision, x: Array, y: Array) -> Array:
     operands = jnp.dtype(precision.operands)
-    return jnp.einsum(
-        subscripts,
-        x.astype(operands),
-        y.astype(operands),
-        preferred_element_type=precision.activations,
-    )
+    x, y = x.astype(operands), y.astype(operands)
+    if x.ndim > 2:
+        # XLA for CPUs would fold a transposition into the matmul, and then not have it in bfloat16.
+        x, y = jax.lax.optimization_barrier((x, y))
+    return jnp.einsum(subscripts, x, y, preferred_element_type=precision.activations)
 
 
 def _mixed_forward(subscripts, precision, x, y):
@@ -160,13 +162,35 @@ def _mixed_backward(subscripts, precision, operands, gradient):
     x, y = operands
     inputs, output = subscripts.split("->")
     left, right = inputs.split(",")
-    return (
-        _mixed(f"{output},{right}->{left}", precision, gradient, y),
-        _mixed(f"{left},{output}->{right}", precision, x, gradient),
-    )
+    to_x = _mixed(f"{output},{right}->{left}", precision, gradient, y)
+    if x.ndim > 2:
+        return to_x, _mixed(f"{output},{left}->{right}", precision, gradient, x)
+    rows, columns = (x, gradient) if right[0] in left else (gradient, x)
+    if rows.size <= columns.size + y.size:
+        return to_x, _sum_over_rows(precision, rows, columns)
+    return to_x, _transpose_in_tiles(_sum_over_rows(precision, columns, rows))
 
 
 _mixed.defvjp(_mixed_forward, _mixed_backward)
+
+
+def _sum_over_rows(
+    precision: Precision, x: Float[Array, "N I"], y: Float[Array, "N O"]
+) -> Float[Array, "I O"]:
+    """Matmul that sums over the rows of both operands.
+
+    XLA would compute it in float32 on CPUs, at a fraction of the speed, and would compute an
+    activation of x within the loop that transposes it.
+    """
+    x_IN = _transpose_in_tiles(jax.lax.optimization_barrier(x.astype(precision.operands)))
+    return _mixed("in,no->io", precision, x_IN, y)
+
+
+def _transpose_in_tiles(x: Float[Array, "N I"]) -> Float[Array, "I N"]:
+    """Transposes by tiles, which XLA does not fold into the matmul that reads the result."""
+    n, i = math.gcd(x.shape[0], _TILE[0]), math.gcd(x.shape[1], _TILE[1])
+    tiles = x.reshape(x.shape[0] // n, n, x.shape[1] // i, i).transpose(2, 0, 3, 1)
+    return tiles.reshape(x.shape[1] // i, -1, i, n).swapaxes(1, 2).reshape(x.shape[::-1])
 
 
 Axes = tuple[str | None, ...]

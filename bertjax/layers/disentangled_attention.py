@@ -20,10 +20,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.constraints import OneOf
 from bertjax.layers.attention import masked_softmax_attention
-from bertjax.layers.dense import Dense, Precision
+from bertjax.layers.dense import Dense, Precision, contract
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.masks import Mask
-from bertjax.layers.relative_attention import shift_to_keys
+from bertjax.layers.relative_attention import position_products
 
 C2P, P2C = "c2p", "p2c"
 
@@ -130,24 +130,30 @@ class DisentangledAttention(nn.Module):
         to_query, to_key, to_value = (self._heads(features, n) for n in ("query", "key", "value"))
         query, key, value = to_query(x), to_key(context), to_value(context)
 
-        terms = [jnp.einsum("bqhk,bmhk->bhqm", query, key)]
+        terms = [contract("bqhk,bmhk->bhqm", query, key, self.precision)]
         dropout = Dropout(self.position_dropout_rate, by_rows=False)
         embeddings = dropout(positions.embeddings.astype(x.dtype), train=train)
         falling, rising = positions.rows[:-1], positions.rows[:0:-1]
         if C2P in self.pos_att_type:
             project = to_key if self.share_att_key else self._heads(features, "position_key")
             signal_SHK = project(embeddings)[falling]
-            terms.append(position_products(query, signal_SHK, key.shape[1], positions.queries))
+            terms.append(
+                position_products(
+                    query, signal_SHK, key.shape[1], positions.queries, self.precision
+                )
+            )
         if P2C in self.pos_att_type:
             project = to_query if self.share_att_key else self._heads(features, "position_query")
             signal_SHK = project(embeddings)[rising]
-            products_BHMQ = position_products(key, signal_SHK, key.shape[1])
+            products_BHMQ = position_products(key, signal_SHK, key.shape[1], None, self.precision)
             terms.append(_rows(products_BHMQ.swapaxes(2, 3), positions.queries))
         scale = math.sqrt(features[-1] * (1 + len(self.pos_att_type)))
         scores_BHQM = sum(term.astype(jnp.float32) for term in terms) / scale
         dropout_mask = Dropout(self.dropout_rate).sample_mask(scores_BHQM.shape, train=train)
         mask = positions.mask_array(key.shape[1])
-        attention_output = masked_softmax_attention(scores_BHQM, mask, dropout_mask, value)
+        attention_output = masked_softmax_attention(
+            scores_BHQM, mask, dropout_mask, value, self.precision
+        )
         return self._output(attention_output, x)
 
     def _output(self, context: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
@@ -167,25 +173,6 @@ class DisentangledAttention(nn.Module):
             precision=self.precision,
             name=name,
         )
-
-
-def position_products(
-    content: Float[Array, "B Q H K"],
-    signal: Float[Array, "S H K"],
-    others: int,
-    at: Int[Array, "B Q"] | None = None,
-) -> Float[Array, "B H Q M"]:
-    """Dot products of tokens with the relative positions of M others.
-
-    Args:
-      content: Projections of the tokens, which are queries or keys.
-      signal: Projections of the relative positions of 2M distances from key to query: from M down
-        for queries, from -M up for keys.
-      others: M.
-      at: The positions of the tokens; None: token i at position i.
-    """
-    products_BHQS = jnp.einsum("bqhk,shk->bhqs", content, signal)
-    return shift_to_keys(products_BHQS, others, at)
 
 
 def _rows(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.layers.attention import masked_softmax_attention
-from bertjax.layers.dense import Dense, Precision, truncated_normal
+from bertjax.layers.dense import Dense, Precision, contract, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import sinusoids_at
 
@@ -105,12 +105,16 @@ class RelativeAttention(nn.Module):
         def attend(stream, view):
             heads = query(stream)
             content_bias, position_bias = (bias.astype(heads.dtype) for bias in biases)
-            scores_BHQM = jnp.einsum("bqhk,bmhk->bhqm", heads + content_bias, key)
-            scores_BHQM += position_scores(heads + position_bias, signal, view, key.shape[1])
+            scores_BHQM = contract("bqhk,bmhk->bhqm", heads + content_bias, key, self.precision)
+            scores_BHQM += position_products(
+                heads + position_bias, signal, key.shape[1], view.positions, self.precision
+            )
             scores_BHQM += segment_scores(heads, *segments, view.other_segment)
             scores_BHQM = scores_BHQM.astype(jnp.float32) / math.sqrt(features[-1])
             dropout_mask = dropout.sample_mask(scores_BHQM.shape, train=train)
-            context = masked_softmax_attention(scores_BHQM, view.mask, dropout_mask, value)
+            context = masked_softmax_attention(
+                scores_BHQM, view.mask, dropout_mask, value, self.precision
+            )
             return output(context)
 
         return tuple(map(attend, streams, views.streams))
@@ -132,12 +136,29 @@ class RelativeAttention(nn.Module):
         return self.param(name, nn.with_logical_partitioning(normal, axes), shape)
 
 
-def position_scores(
-    query: Float[Array, "B Q H K"], signal: Float[Array, "R H K"], view: View, keys: int
+def position_products(
+    content: Float[Array, "B Q H K"],
+    signal: Float[Array, "R H K"],
+    others: int,
+    at: Int[Array, "B Q"] | None,
+    precision: Precision,
 ) -> Float[Array, "B H Q M"]:
-    """Dot products of queries with the embeddings of their distances to the keys."""
-    products_BHQR = jnp.einsum("bqhk,rhk->bhqr", query, signal)
-    return shift_to_keys(products_BHQR, keys, view.positions)
+    """Dot products of tokens with the embeddings of their distances to M others.
+
+    Args:
+      content: Projections of the tokens.
+      signal: Projections of the embeddings of distances, as `shift_to_keys` expects them.
+      others: M.
+      at: The positions of the tokens; None: token i at position i.
+      precision: Types of operands and results.
+    """
+    if precision.operands != precision.activations:
+        # On CPUs a matmul for each example transposes less than one for all of them. Products with
+        # ones, as a sum over the first axis, the gradient of a broadcast, is slow.
+        ones = jnp.ones(len(content), signal.dtype)
+        signals = jnp.einsum("b,rhk->brhk", ones, signal)
+        return shift_to_keys(contract("bqhk,brhk->bhqr", content, signals, precision), others, at)
+    return shift_to_keys(contract("bqhk,rhk->bhqr", content, signal, precision), others, at)
 
 
 def shift_to_keys(

@@ -52,7 +52,15 @@ class Attend(nn.Module):
 
     @nn.compact
     def __call__(self, query, key, value, mask, *, train=False):
-        return attend(query, key, value, mask, Dropout(self.dropout_rate), train=train)
+        return attend(
+            query,
+            key,
+            value,
+            mask,
+            Dropout(self.dropout_rate),
+            PRECISIONS[query.dtype.name],
+            train=train,
+        )
 
 
 @pytest.mark.parametrize("kind", ["padding", "packed", "visible matrix", "causal", "prefix"])

@@ -138,7 +138,8 @@ class Products(nn.Module):
 
     @nn.compact
     def __call__(self, *arrays):
-        return attend(*arrays, Dropout(0.0), train=False)
+        precision = PRECISIONS[arrays[0].dtype.name]
+        return attend(*arrays, Dropout(0.0), precision, train=False)
 
 
 def products(*arrays):

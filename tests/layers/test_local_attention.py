@@ -7,18 +7,23 @@ import pytest
 
 from bertjax.layers import local_attention, masks
 from bertjax.layers.attention import masked_softmax_attention, scaled_scores
+from bertjax.layers.dense import Precision
 
 B, H, K = 2, 3, 5
 
 
 def by_band(query, key, value, mask):
-    return masked_softmax_attention(scaled_scores(query, key), mask.array(), None, value)
+    return masked_softmax_attention(
+        scaled_scores(query, key, Precision()), mask.array(), None, value, Precision()
+    )
 
 
 def in_blocks(query, key, value, mask):
     length = query.shape[1]
     query, key, value, visible = local_attention.split(query, key, value, mask)
-    context = masked_softmax_attention(scaled_scores(query, key), visible, None, value)
+    context = masked_softmax_attention(
+        scaled_scores(query, key, Precision()), visible, None, value, Precision()
+    )
     return local_attention.merge(context, length, B)
 
 

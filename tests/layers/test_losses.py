@@ -53,6 +53,12 @@ def test_correct_is_the_sum_of_weights_of_correct_predictions():
     assert losses.count_correct(logits, jnp.array([1, 1, 2]), jnp.array([1.0, 1.0, 0.25])) == 1.25
 
 
+def test_of_equal_scores_the_first_is_the_predicted_one():
+    logits = jnp.array([[1.0, 2.0, 2.0], [1.0, 2.0, 2.0], [jnp.nan, 1.0, 2.0]])
+    assert losses.count_correct(logits[:1], jnp.array([1]), jnp.ones(1)) == 1
+    assert losses.count_correct(logits[1:], jnp.array([2, 2]), jnp.ones(2)) == 0
+
+
 def test_binary_cross_entropy_by_hand():
     """Logits log(1) and log(3) are probabilities of 1/2 and 3/4."""
     logits = jnp.log(jnp.array([[1.0, 3.0, 3.0]]))

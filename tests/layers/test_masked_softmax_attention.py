@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.attention import masked_softmax_attention
+from bertjax.layers.attention import masked_softmax_attention, scaled_scores
+from bertjax.layers.dense import PRECISIONS, Precision
 from bertjax.layers.dropout import DropoutMask
 
 B, H, L, M, K = 2, 3, 5, 7, 4
@@ -36,7 +37,7 @@ def test_values_and_gradients_equal_the_formula(kind, dropout, random):
         return jnp.sum(probe * formula(scores, mask | ~seeing, _of(seeing, kept), value))
 
     def got(scores, value):
-        return jnp.sum(probe * masked_softmax_attention(scores, mask, kept, value))
+        return jnp.sum(probe * masked_softmax_attention(scores, mask, kept, value, Precision()))
 
     for one, other in zip(
         jax.value_and_grad(got, (0, 1))(scores, value)[1],
@@ -54,13 +55,29 @@ def _of(seeing, kept):
     return DropoutMask(kept.keep & seeing, kept.scale)
 
 
+def test_products_of_the_mixed_precision_compile_in_every_layout(random):
+    query, key, value = (random(2, 8, 3, 4) for _ in range(3))
+
+    def total(query, key, value, precision):
+        scores = scaled_scores(query, key, precision)
+        everything = jnp.ones((1, 1, 1, 8), bool)
+        context = masked_softmax_attention(scores, everything, None, value, precision)
+        return jnp.sum(jnp.sin(context))
+
+    gradients = jax.jit(jax.grad(total, (0, 1, 2)), static_argnums=3)
+    mixed = gradients(query, key, value, PRECISIONS["bfloat16_operands"])
+    for found, expected in zip(mixed, gradients(query, key, value, Precision()), strict=True):
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
 def test_masked_scores_have_no_gradient(random):
     scores, value = random(B, H, L, M), random(B, M, H, K)
     mask = MASKS["padding"]
     scores = jnp.where(mask, scores, 1e9)
 
     def total(scores):
-        return jnp.sum(jnp.square(masked_softmax_attention(scores, mask, None, value)))
+        return jnp.sum(jnp.square(masked_softmax_attention(scores, mask, None, value, Precision())))
 
     gradient = jax.grad(total)(scores)
     assert np.all(np.asarray(gradient)[~np.broadcast_to(mask, gradient.shape)] == 0)

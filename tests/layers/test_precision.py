@@ -12,7 +12,13 @@ from bertjax.layers.dense import PRECISIONS, Precision, contract, get_precision
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-2, "bfloat16_operands": 2e-2}
 # 8 bits are for linear layers alone, in test_quantized.py.
 TOLERANCE |= {"int8": 2e-2, "float8": 2e-2}
-SUBSCRIPTS = [("ni,io->no", (5, 7), (7, 3)), ("blhk,bmhk->bhlm", (2, 3, 5, 7), (2, 11, 5, 7))]
+SUBSCRIPTS = [
+    ("ni,io->no", (5, 7), (7, 3)),
+    ("ni,io->no", (32, 128), (128, 192)),
+    ("ni,io->no", (48, 192), (192, 16)),
+    ("ne,ve->nv", (32, 16), (128, 16)),
+    ("blhk,bmhk->bhlm", (2, 3, 5, 7), (2, 11, 5, 7)),
+]
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

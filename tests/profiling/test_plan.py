@@ -17,6 +17,7 @@ from bertjax.errors import UserError
 from bertjax.layers import masks
 from bertjax.layers.attention import attend
 from bertjax.layers.attention_kernels import log_kernel_choice
+from bertjax.layers.dense import PRECISIONS
 from bertjax.layers.dropout import Dropout
 from bertjax.profiling import plan as profiling_plan
 from bertjax.profiling import traffic
@@ -205,7 +206,9 @@ def test_splash_attention_is_compiled_for_tpus(tpu_compiler):
         @nn.compact
         def __call__(self, query, key, value, packed_segment_ids):
             mask = masks.packed(packed_segment_ids) & masks.causal(512)
-            return attend(query, key, value, mask, Dropout(0.0), train=True)
+            return attend(
+                query, key, value, mask, Dropout(0.0), PRECISIONS[query.dtype.name], train=True
+            )
 
     def gradients(*arrays):
         def loss(query, key, value):
