@@ -15,7 +15,7 @@ from bertjax.huggingface import sentence_transformers
 from bertjax.inference import features
 from bertjax.inference.features import FeatureExtractor
 
-_BATCHES_PER_CHUNK = 8
+_BATCHES_PER_CHUNK = 64
 """Number of batches among which texts are sorted by length, and after which progress is shown."""
 
 Progress = Callable[[float, str], None]

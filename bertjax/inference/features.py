@@ -30,8 +30,12 @@ POOLINGS = ("none", "mean", "cls")
 """A row for each token; the mean over a sequence with its special tokens, as in Sentence-BERT
 (Reimers and Gurevych 2019, section 3); or the vector of [CLS]."""
 
-_MIN_LENGTH = 16
-"""The smallest padded length."""
+_MIN_LENGTH = 8
+"""The smallest padded length, and the smallest difference of two."""
+_LENGTHS_PER_OCTAVE = 4
+"""Number of padded lengths from one power of two to the next: compile time against padding."""
+_POOLED_TEXTS_PER_CHUNK = 4096
+"""Texts among which those of a batch are chosen by length, if each has one vector."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +97,8 @@ def load(
         cls_last=build.cls_last(model),
         max_chars_per_word=examples.max_chars_per_word(model),
     )
+    if pooling != "none":
+        reader = dataclasses.replace(reader, texts_per_chunk=_POOLED_TEXTS_PER_CHUNK)
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     forward = _compile(run, precision, indices, pooling, mesh, normalize=normalize)
     return FeatureExtractor(tokenizer, reader, indices, pooling, mesh, forward)
@@ -237,9 +243,10 @@ def _sequence_length(max_seq_length: int, model: Mapping[str, Any]) -> int:
 
 
 def _padded_lengths(max_length: int) -> tuple[int, ...]:
-    """Returns powers of two and their halfway points up to `max_length`: the compiled lengths."""
+    """Returns the compiled lengths: multiples of 8, from 32 on at most a quarter apart."""
     lengths, length = [], _MIN_LENGTH
     while length < max_length:
-        lengths += [length, length * 3 // 2]
-        length *= 2
-    return (*(length for length in lengths if length < max_length), max_length)
+        lengths.append(length)
+        octave = 1 << (length.bit_length() - 1)
+        length += max(_MIN_LENGTH, octave // _LENGTHS_PER_OCTAVE)
+    return (*lengths, max_length)
