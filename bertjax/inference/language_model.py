@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax import build, pretrained
 from bertjax.decoding.search import Cache, Decoder
 from bertjax.errors import UserError
+from bertjax.inference.layer_params import split_layers, stack_layers
 from bertjax.interfaces import Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers.special_tokens import end_of_text
@@ -24,7 +25,7 @@ class LanguageModel:
 
     Attributes:
       pretrainer: The model with its objective.
-      params: Parameters on the device, passed as an argument to compiled functions.
+      params: Parameters on the device, of `split_layers`; an argument of compiled functions.
       tokenizer: Tokenizer of the run.
       max_length: Maximum number of tokens of an input; infinite without learned positions.
       end_id: Token at the end of a document; None if the tokenizer has none.
@@ -87,7 +88,8 @@ class LanguageModel:
 
         def run(params: Params, ids: Int[Array, "B L"], mask: Bool[Array, "B L"]):
             batch = {"input_ids": ids, "attention_mask": mask}
-            return self.pretrainer.apply({"params": params}, batch, method=_score_tokens)
+            variables = {"params": stack_layers(params)}
+            return self.pretrainer.apply(variables, batch, method=_score_tokens)
 
         return jax.jit(run)
 
@@ -97,7 +99,7 @@ class LanguageModel:
         return {}
 
     def _apply(self, params: Params, method: Any, *arguments: Any) -> Any:
-        variables = {"params": params}
+        variables = {"params": stack_layers(params)}
         output, _ = self.pretrainer.apply(variables, *arguments, method=method, mutable=["cache"])
         return output
 
@@ -125,7 +127,7 @@ def load(name: str | pretrained.Pretrained, precision: str = "auto") -> Language
     objectives = {OBJECTIVE: run.objective(OBJECTIVE, tokenizer)}
     return LanguageModel(
         Pretrainer(run.encoder(precision), objectives),
-        jax.tree.map(jnp.asarray, run.load_params("encoder")),
+        split_layers(run.load_params("encoder")),
         tokenizer,
         build.positions(run.config.model),
         end_of_text(tokenizer),

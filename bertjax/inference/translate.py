@@ -13,6 +13,7 @@ from bertjax import pretrained
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.decoding import beam, search
 from bertjax.errors import UserError
+from bertjax.inference.layer_params import split_layers, stack_layers
 from bertjax.interfaces import Params, Tokenizer
 
 OBJECTIVE = "seq2seq"
@@ -80,13 +81,12 @@ class Translator:
         return jax.jit(self._generate)
 
     def _generate(self, params: Params, input_ids: jax.Array, mask: jax.Array) -> jax.Array:
-        variables = {"params": params}
         max_new_tokens = input_ids.shape[1] + MAX_EXTRA_TOKENS
         batch = {"input_ids": input_ids, "attention_mask": mask}
-        state = self.model.apply(variables, batch, max_new_tokens, method="begin")
+        state = self._apply(params, batch, max_new_tokens, method="begin")
 
         def step(state, tokens):
-            return self.model.apply(variables, state, tokens, method="step")
+            return self._apply(params, state, tokens, method="step")
 
         start = jnp.full((len(input_ids), 1), self.tokenizer.pad_id, jnp.int32)
         decoder = search.Decoder(step)
@@ -96,6 +96,9 @@ class Translator:
         penalty = beam.shifted_power(self.length_penalty)
         options = {"width": self.num_beams, "penalty": penalty}
         return beam.search(decoder, state, start, **options, **limits)[0]
+
+    def _apply(self, params: Params, *arguments: Any, method: str) -> Any:
+        return self.model.apply({"params": stack_layers(params)}, *arguments, method=method)
 
     def _to_text(self, row: list[int]) -> str:
         special = {*self.tokenizer.special_ids, -1}
@@ -133,7 +136,7 @@ def load(
         )
     encoder = run.encoder(precision)
     beam.check_width(num_beams, encoder.vocab_size)
-    params = jax.tree.map(jnp.asarray, run.load_params("encoder")["encoder"])
+    params = split_layers(run.load_params("encoder")["encoder"])
     return Translator(encoder, params, run.tokenizer, num_beams, length_penalty)
 
 
