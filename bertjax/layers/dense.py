@@ -146,7 +146,7 @@ def _mixed(subscripts: str, precision: Precision, x: Array, y: Array) -> Array:
     operands = jnp.dtype(precision.operands)
     x, y = x.astype(operands), y.astype(operands)
     if x.ndim > 2:
-        # XLA for CPUs would fold a transposition into the matmul, and then not have it in bfloat16.
+        # XLA would fold a transposition into the matmul, which then has no bfloat16 kernel on CPUs.
         x, y = jax.lax.optimization_barrier((x, y))
     return jnp.einsum(subscripts, x, y, preferred_element_type=precision.activations)
 

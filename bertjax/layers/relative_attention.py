@@ -153,8 +153,8 @@ def position_products(
       precision: Types of operands and results.
     """
     if precision.operands != precision.activations:
-        # On CPUs a matmul for each example transposes less than one for all of them. Products with
-        # ones, as a sum over the first axis, the gradient of a broadcast, is slow.
+        # On CPUs a matmul for each example transposes less than one for all of them. The gradient
+        # of this einsum is a matmul; that of `broadcast_to`, a sum over the first axis, is slow.
         ones = jnp.ones(len(content), signal.dtype)
         signals = jnp.einsum("b,rhk->brhk", ones, signal)
         return shift_to_keys(contract("bqhk,brhk->bhqr", content, signals, precision), others, at)
