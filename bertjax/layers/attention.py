@@ -82,8 +82,8 @@ def _dropout_mask(keep, scale):
 _attention.defvjp(_forward, _backward)
 
 
-Past = tuple[Float[Array, "B T H K"], Float[Array, "B T H K"]]
-"""Cached keys and values of earlier tokens."""
+Past = tuple[Float[Array, "B H K T"], Float[Array, "B H T K"]]
+"""Cached keys and values of earlier tokens (`layers/kv_cache.py`)."""
 
 
 class SelfAttention(nn.Module):
@@ -259,16 +259,17 @@ def attend_with_cache(
 
     They are not concatenated, which would copy the whole cache for every new token.
     """
-    precision = Precision(query.dtype.name, query.dtype.name)  # the cache is used once: not cast
-    scores_BHLM = jnp.concatenate(
-        [scaled_scores(query, key, precision) for key, _ in (past, own)], axis=-1
-    )
+    (past_keys, past_values), (key, value) = past, own
+    products = [
+        jnp.einsum("blhk,bhkt->bhlt", query, past_keys),
+        jnp.einsum("blhk,bmhk->bhlm", query, key),
+    ]
+    scores_BHLM = _scale(jnp.concatenate(products, axis=-1), query)
     scores_BHLM = jnp.where(mask.array(), scores_BHLM, jnp.finfo(jnp.float32).min)
     weights_BHLM = jax.nn.softmax(scores_BHLM, axis=-1).astype(query.dtype)
-    parts = jnp.split(weights_BHLM, [past[0].shape[1]], axis=-1)
-    return sum(
-        jnp.einsum("bhlm,bmhk->blhk", weights, value)
-        for weights, (_, value) in zip(parts, (past, own), strict=True)
+    to_past, to_own = jnp.split(weights_BHLM, [past_values.shape[2]], axis=-1)
+    return jnp.einsum("bhlt,bhtk->blhk", to_past, past_values) + jnp.einsum(
+        "bhlm,bmhk->blhk", to_own, value
     )
 
 
@@ -279,9 +280,14 @@ def scaled_scores(
     bias: Float[Array, "H L M"] | None = None,
 ) -> Float[Array, "B H L M"]:
     """Q K^T / sqrt(K), in float32, plus the bias if there is one."""
-    scores_BHLM = contract("blhk,bmhk->bhlm", query, key, precision).astype(jnp.float32)
-    scores_BHLM /= math.sqrt(query.shape[-1])
+    scores_BHLM = _scale(contract("blhk,bmhk->bhlm", query, key, precision), query)
     return scores_BHLM if bias is None else scores_BHLM + bias
+
+
+def _scale(products: Float[Array, "B H L M"], query: Array) -> Float[Array, "B H L M"]:
+    scores_BHLM = products.astype(jnp.float32)
+    scores_BHLM /= math.sqrt(query.shape[-1])
+    return scores_BHLM
 
 
 class KeysValues(NamedTuple):

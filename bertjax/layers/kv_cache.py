@@ -18,20 +18,23 @@ from bertjax.layers.embeddings import Embedding
 from bertjax.layers.masks import Mask, visible_matrix
 from bertjax.layers.stack import Stack
 
+Layers = Array | tuple[Array, ...]
+"""An array [N ...], or N arrays for layers that are unrolled: a slice of one array is copied."""
+
 
 @flax.struct.dataclass
 class Cache:
-    """Keys and values of all layers for the tokens so far.
+    """Keys and values of all layers for the tokens so far, as their matmuls read them.
 
     Attributes:
-      keys: Keys of every layer and column.
-      values: Values of every layer and column.
+      keys: Keys of every layer and column, [B H K T].
+      values: Values of every layer and column, [B H T K].
       filled: Which columns contain a token of each row.
       end: Number of columns in use.
     """
 
-    keys: Float[Array, "N B T H K"]
-    values: Float[Array, "N B T H K"]
+    keys: Layers
+    values: Layers
     filled: Bool[Array, "B T"]
     end: Int[Array, ""]
 
@@ -53,22 +56,27 @@ class Cache:
         attention_mask: Bool[Array, "B L"],
     ) -> "Cache":
         """Appends columns, for which `max_new_tokens` of `init_cache` must have reserved space."""
-        put = jax.lax.dynamic_update_slice_in_dim
+
+        def put(old, new, axis):
+            return jax.lax.dynamic_update_slice_in_dim(old, new, self.end, old.ndim + axis)
+
+        if isinstance(self.keys, tuple):
+            keys, values = tuple(keys), tuple(values)
         return Cache(
-            put(self.keys, keys, self.end, axis=2),
-            put(self.values, values, self.end, axis=2),
-            put(self.filled, attention_mask, self.end, axis=1),
+            jax.tree.map(lambda old, new: put(old, _columns_last(new), -1), self.keys, keys),
+            jax.tree.map(lambda old, new: put(old, _heads_first(new), -2), self.values, values),
+            put(self.filled, attention_mask, -1),
             self.end + attention_mask.shape[1],
         )
 
     def take(self, rows: Int[Array, " S"]) -> "Cache":
         """Gathers rows of the cache, in any order and with repetitions, as beam search does."""
-        return Cache(
-            jnp.take(self.keys, rows, axis=1),
-            jnp.take(self.values, rows, axis=1),
-            jnp.take(self.filled, rows, axis=0),
-            self.end,
-        )
+
+        def gather(array):
+            return jnp.take(array, rows, axis=array.ndim - 4)
+
+        keys, values = jax.tree.map(gather, (self.keys, self.values))
+        return Cache(keys, values, jnp.take(self.filled, rows, axis=0), self.end)
 
 
 def init_cache(
@@ -76,13 +84,33 @@ def init_cache(
     values: Float[Array, "N B L H K"],
     attention_mask: Bool[Array, "B L"],
     max_new_tokens: int,
+    *,
+    unrolled: bool = False,
 ) -> Cache:
-    """Creates a cache of the given columns, with space for `max_new_tokens` more."""
-    space = (0, max_new_tokens)
-    padding = ((0, 0), (0, 0), space, (0, 0), (0, 0))
-    filled = jnp.pad(attention_mask, ((0, 0), space))
-    end = jnp.int32(attention_mask.shape[1])
-    return Cache(jnp.pad(keys, padding), jnp.pad(values, padding), filled, end)
+    """Creates a cache of the given columns, with space for `max_new_tokens` more.
+
+    Args:
+      keys: Keys of all layers.
+      values: Values of all layers.
+      attention_mask: Which columns contain a token of each row.
+      max_new_tokens: Number of further columns.
+      unrolled: Whether every layer has arrays of its own.
+    """
+    no, space = (0, 0), (0, max_new_tokens)
+    keys = jnp.pad(_columns_last(keys), (no, no, no, no, space))
+    values = jnp.pad(_heads_first(values), (no, no, no, space, no))
+    filled, end = jnp.pad(attention_mask, (no, space)), jnp.int32(attention_mask.shape[1])
+    if unrolled:
+        return Cache(tuple(keys), tuple(values), filled, end)
+    return Cache(keys, values, filled, end)
+
+
+def _columns_last(keys: Float[Array, "*lead L H K"]) -> Float[Array, "*lead H K L"]:
+    return jnp.moveaxis(keys, -3, -1)
+
+
+def _heads_first(values: Float[Array, "*lead L H K"]) -> Float[Array, "*lead H L K"]:
+    return jnp.moveaxis(values, -3, -2)
 
 
 def token_positions(attention_mask: Bool[Array, "B L"]) -> Int[Array, "B L"]:
@@ -130,13 +158,18 @@ class Reader(nn.Module):
         sequence, _ = self.layers(
             self._embed(batch, positions, train=False), _visible(attention_mask), train=False
         )
-        return sequence, init_cache(*self._new_keys_values(), attention_mask, max_new_tokens)
+        unrolled = self.layers.unroll >= self.layers.num_layers
+        new = self._new_keys_values()
+        return sequence, init_cache(*new, attention_mask, max_new_tokens, unrolled=unrolled)
 
     def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
         """Encodes the next tokens with a cache; like `prefill`, requires `mutable=["cache"]`."""
         attention_mask = batch["attention_mask"]
         embeddings = self._embed(batch, cache.positions(attention_mask), train=False)
-        past = (cache.keys, cache.values)
+        past = tuple(
+            jnp.stack(layers) if isinstance(layers, tuple) else layers
+            for layers in (cache.keys, cache.values)
+        )
         mask = cache.mask(_visible(attention_mask))
         sequence, _ = self.layers(embeddings, mask, train=False, layer_inputs=past)
         return sequence, cache.append(*self._new_keys_values(), attention_mask)

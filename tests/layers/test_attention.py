@@ -229,7 +229,7 @@ def test_attention_without_biases_is_attention_with_zero_biases(random, randomiz
 @pytest.mark.parametrize("fields", [{"rotary": Rotary()}, {"alibi": Alibi(3)}, {"window": 3}])
 def test_rotary_and_local_attention_refuse_a_cache(fields, random):
     x, mask = random(1, 2, 12), masks.padding(jnp.ones((1, 2), bool))
-    module, past = SelfAttention(3, **fields), (random(1, 2, 3, 4), random(1, 2, 3, 4))
+    module, past = SelfAttention(3, **fields), (random(1, 3, 4, 2), random(1, 3, 2, 4))
     params = module.init(jax.random.key(0), x, mask, train=False)
     with pytest.raises(ValueError, match="does not support a key-value cache: got a past"):
         module.apply(params, x, mask, past, train=False)

@@ -17,11 +17,12 @@ def made(start, length):
 
 def test_columns_are_appended():
     cache = caches.init_cache(made(0, L), made(100, L), THERE, 2)
-    assert cache.keys.shape == (N, B, L + 2, H, K)
+    assert cache.keys.shape == (N, B, H, K, L + 2)
+    assert cache.values.shape == (N, B, H, L + 2, K)
     later = cache.append(made(500, 1), made(900, 1), jnp.ones((B, 1), bool))
-    np.testing.assert_array_equal(later.keys[:, :, :L], made(0, L))
-    np.testing.assert_array_equal(later.keys[:, :, L], made(500, 1)[:, :, 0])
-    np.testing.assert_array_equal(later.values[:, :, L], made(900, 1)[:, :, 0])
+    np.testing.assert_array_equal(jnp.moveaxis(later.keys[..., :L], 4, 2), made(0, L))
+    np.testing.assert_array_equal(later.keys[..., L], made(500, 1)[:, :, 0])
+    np.testing.assert_array_equal(later.values[..., L, :], made(900, 1)[:, :, 0])
     np.testing.assert_array_equal(later.filled.sum(axis=1), [3, 4])
     assert int(later.end) == L + 1
 
