@@ -172,7 +172,9 @@ class Reader(nn.Module):
         )
         mask = cache.mask(_visible(attention_mask))
         sequence, _ = self.layers(embeddings, mask, train=False, layer_inputs=past)
-        return sequence, cache.append(*self._new_keys_values(), attention_mask)
+        # XLA updates the cache in place, without copying it, only if all reads come before.
+        sequence, new = jax.lax.optimization_barrier((sequence, self._new_keys_values()))
+        return sequence, cache.append(*new, attention_mask)
 
     def _embed(self, batch: Batch, positions: Array, *, train: bool) -> Float[Array, "B L D"]:
         x = self.words(batch["input_ids"]) + self.places(positions)
