@@ -215,7 +215,7 @@ class Task(Objective):
       embeds: Whether it trains embeddings of texts, pooled as its field `pooling` specifies; such a
         head has no parameters.
       compares_examples: Whether its loss compares all examples of a batch, so that its gradient is
-        not a sum over microbatches (`train/gradient_cache.py`); it then has `loss_of_embeddings`.
+        not a sum over microbatches (`train/accumulation.py`); it then has `loss_of_embeddings`.
     """
 
     fields_from_data: ClassVar[tuple[str, ...]] = ()

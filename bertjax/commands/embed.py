@@ -49,8 +49,8 @@ def main(argv: list[str]) -> None:
 
     from bertjax import pretrained
     from bertjax.errors import UserError
-    from bertjax.huggingface import sentence_transformers
-    from bertjax.inference import feature_files, loader
+    from bertjax.huggingface import run_cache, sentence_transformers
+    from bertjax.inference import feature_files
     from bertjax.inference import features as inference_features
     from bertjax.io import copies, storage
     from bertjax.io.lines import read_text_lines
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
     feature_files.check_output(out)
     reading = _InputProgress(source)
     lines = reading.count(text for _, text in read_text_lines(source, tables=()))
-    run = pretrained.load(loader.find_run(arguments.model))
+    run = pretrained.load(run_cache.find_run(arguments.model))
     settings = sentence_transformers.choose(
         run.config,
         pooling=arguments.pooling,

@@ -26,10 +26,11 @@ def main(argv: list[str]) -> None:
     """Prints the most likely tokens at each masked position."""
     arguments = parser().parse_args(argv)
     _flags.refuse_input_with_texts(arguments.input, arguments.texts)
-    from bertjax.inference import fill_mask, loader
+    from bertjax.huggingface import run_cache
+    from bertjax.inference import fill_mask
     from bertjax.io.lines import read_text_lines
 
-    model = loader.find_run(arguments.model)
+    model = run_cache.find_run(arguments.model)
     filler = fill_mask.load(model, arguments.top_k, arguments.precision)
     texts = iter(
         arguments.texts or (text for _, text in read_text_lines(arguments.input) if text.strip())

@@ -38,14 +38,14 @@ examples:
   bertjax finetune --config ner:conll2003 --init runs/bert --data conll2003 --workdir runs/ner
 
 --init is a pretraining run: RUN for its newest checkpoint, RUN@STEP or RUN@best for another one,
-random:RUN for its architecture and tokenizer with untrained weights; or RUN/seed_N, a seed of a
-fine-tuning run that kept its checkpoints (--config.keep_checkpoints=true). --data is the folder of
-the task's files as released: for GLUE the one with CoLA/, SST-2/, MRPC/ ..., or tfds:DIR with
-glue/TASK prepared as ArrayRecord; for SuperGLUE the one with BoolQ/, CB/, COPA/ ...; for XNLI that
-of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one of train-v1.1.json or train-v2.0.json; for
-CoNLL-2003 that of train.txt; for RACE that of train/ and dev/; for SWAG that of train.csv.
-`bertjax configs` lists the configs: task, pairs, cross_encoder, colbert, glue, superglue,
-multilingual, squad, ner, race, swag, kbert, tinybert_glue.
+random:RUN for its architecture and tokenizer with untrained weights; a folder that save_pretrained
+of transformers wrote; or RUN/seed_N, a seed of a fine-tuning run that kept its checkpoints
+(--config.keep_checkpoints=true). --data is the folder of the task's files as released: for GLUE the
+one with CoLA/, SST-2/, MRPC/ ..., or tfds:DIR with glue/TASK prepared as ArrayRecord; for SuperGLUE
+the one with BoolQ/, CB/, COPA/ ...; for XNLI that of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one
+of train-v1.1.json or train-v2.0.json; for CoNLL-2003 that of train.txt; for RACE that of train/ and
+dev/; for SWAG that of train.csv. `bertjax configs` lists the configs: task, pairs, cross_encoder,
+colbert, glue, superglue, multilingual, squad, ner, race, swag, kbert, tinybert_glue.
 
 With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
 with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of
@@ -119,7 +119,11 @@ def parser() -> _flags.Parser:
     _flags.add_config(parser, "glue:mrpc")
     _flags.add_print_config(parser)
     add = parser.add_argument
-    add("--init", metavar="MODEL", help="RUN, RUN@STEP, RUN@best or random:RUN")
+    add(
+        "--init",
+        metavar="MODEL",
+        help="RUN, RUN@STEP, RUN@best, random:RUN or a Hugging Face folder",
+    )
     add("--data", metavar="DIR", help="folder or table of the task, or tfds:DIR")
     add(
         "--text",

@@ -90,9 +90,10 @@ def main(argv: list[str]) -> None:
     """Generates a text for each prompt or source; prints the speed to standard error."""
     arguments = parser().parse_args(argv)
     _flags.refuse_input_with_texts(arguments.input, arguments.prompt)
-    from bertjax.inference import loader, translate
+    from bertjax.huggingface import run_cache
+    from bertjax.inference import translate
 
-    name = loader.find_run(arguments.model)
+    name = run_cache.find_run(arguments.model)
     if translate.is_encoder_decoder(name):
         _generate_targets(name, arguments)
     else:

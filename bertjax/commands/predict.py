@@ -47,13 +47,14 @@ def main(argv: list[str]) -> None:
         raise UserError(
             f"no file {arguments.input}: --input expects a file with one example per line"
         )
-    from bertjax.inference import loader, predict
+    from bertjax.huggingface import run_cache
+    from bertjax.inference import predict
     from bertjax.io.file_kinds import JSON_LINES, TSV
     from bertjax.io.lines import read_text_lines
 
     found = read_text_lines(arguments.input, tables=(TSV, JSON_LINES))
     predictor = predict.load(
-        loader.find_run(arguments.model),
+        run_cache.find_run(arguments.model),
         task=arguments.task,
         data=arguments.data,
         precision=arguments.precision,

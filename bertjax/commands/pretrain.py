@@ -98,14 +98,13 @@ def _load_config(arguments, overrides, **options):
         if arguments.init_optimizer:
             raise UserError("--init_optimizer: got no --init, expected one; add --init RUN")
         return load_config(arguments.config, overrides, PRETRAINING, **options)
-    from bertjax.inference.loader import find_run
     from bertjax.runs import initialization
 
     of_model = [override for override in overrides if override[0].startswith("model.")]
     others = [override for override in overrides if override not in of_model]
     return initialization.with_model(
         load_config(arguments.config, others, PRETRAINING, **options),
-        find_run(arguments.init),
+        arguments.init,
         of_model,
         optimizer=arguments.init_optimizer,
     )

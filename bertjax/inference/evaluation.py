@@ -8,11 +8,11 @@ import numpy as np
 
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
+from bertjax.huggingface import run_cache
 from bertjax.inference import (
     dense_retrieval,
     embeddings,
     language_model,
-    loader,
     minimal_pairs,
     multiple_choice,
     reranking,
@@ -83,7 +83,7 @@ def perplexity(
     """
     text.check_sources(sources.find_sources(inputs), format=format, text_field=text_field)
     result = windows.measure(
-        language_model.load(loader.find_run(model), precision),
+        language_model.load(run_cache.find_run(model), precision),
         text.read_documents(inputs, format=format, text_field=text_field),
         length=max_length,
         stride=stride,
@@ -140,7 +140,7 @@ def choices(
     items = multiple_choice.read_questions(questions)
     examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else items
     prompts = multiple_choice.sample_shots(items, examples, num_fewshot, seed)
-    run = loader.find_run(model)
+    run = run_cache.find_run(model)
     scorer = sentence_scores.load(run, precision, within_word=within_word)
     scores = multiple_choice.score_choices(
         scorer, items, prompts, batch_size=batch_size, progress=progress
@@ -180,7 +180,7 @@ def blimp(
     if output:
         storage.check_file(storage.to_path(output))
     read = minimal_pairs.read(pairs)
-    run = loader.find_run(model)
+    run = run_cache.find_run(model)
     scorer = sentence_scores.load(run, precision, within_word=within_word)
     scores = minimal_pairs.score(scorer, read, batch_size=batch_size, progress=progress)
     _write_scores(output, scores)
@@ -225,7 +225,7 @@ def sts(
     columns = {"text": text, "text_pair": text_pair, "label": label}
     examples = similarity.read(str(copies.local_copy(data)), columns)
     embedder = embeddings.load(
-        loader.find_run(model),
+        run_cache.find_run(model),
         pooling=pooling,
         max_length=max_length,
         batch_size=batch_size,
@@ -286,7 +286,7 @@ def retrieval(
     sorter = None
     if reranker:
         sorter = reranking.load(
-            loader.find_run(reranker), batch_size=batch_size, precision=precision
+            run_cache.find_run(reranker), batch_size=batch_size, precision=precision
         )
     depth = max(DEPTH, rerank_depth if sorter else 0)
     rankings, num_truncated = retrieval_search.search(

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.inference import (
     bm25,
     dense_retrieval,
     embeddings,
     faiss_index,
     late_interaction,
-    loader,
 )
 
 BM25 = "bm25"
@@ -49,7 +49,7 @@ def search(
             "model bm25, as it reads words", index=index, pooling=pooling, max_length=max_length
         )
         return bm25.search(collection, depth), 0
-    run = loader.find_run(model)
+    run = run_cache.find_run(model)
     if late_interaction.is_trained_for(run):
         _refuse("a colbert run, as it has a vector for each token", index=index, pooling=pooling)
         searcher = late_interaction.load(

@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from bertjax import build, catalog
 from bertjax import config as configs
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.interfaces import Dataset, Tokenizer
 from bertjax.io import copies
 from bertjax.pretrained import tokenizer_folder
@@ -141,7 +142,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
 
     Args:
       recipe: A config with a `task`, such as one of `configs/glue.py`.
-      init: RUN, RUN@STEP, RUN@best or random:RUN; see `checkpoint.origin.resolve`.
+      init: The pretrained model; see `run_cache.resolve`.
       data: Folder of the task's examples; see `tasks/NAME/dataset.py`.
       workdir: Folder for results.
 
@@ -149,7 +150,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
       UserError: an input is missing, or does not match the others.
     """
     build.check(recipe)
-    origin = checkpoint_origin.resolve(init)
+    origin = run_cache.resolve(init)
     config = with_origin(recipe, origin)
     tokenizer = load_tokenizer(tokenizer_folder(origin))
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))

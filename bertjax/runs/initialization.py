@@ -22,6 +22,7 @@ from bertjax import build
 from bertjax import config as configs
 from bertjax.constraints import with_defaults
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.interfaces import Tokenizer
 from bertjax.overrides import Override, apply_overrides
 from bertjax.pretrained import tokenizer_folder
@@ -51,7 +52,7 @@ def with_model(
 
     Args:
       config: A pretraining config, of which `config.model` is replaced.
-      init: RUN, RUN@STEP or RUN@best; see `checkpoint.origin.resolve`.
+      init: The model; see `run_cache.resolve`.
       overrides: Changes of `config.model` as (dotted field, text): other dropout, more positions,
         another number of layers.
       optimizer: Whether the state of the optimizer is loaded too.
@@ -59,7 +60,7 @@ def with_model(
     Raises:
       UserError: there is no such model, it is untrained, or an override is invalid.
     """
-    source = checkpoint_origin.resolve(init)
+    source = run_cache.resolve(init)
     if source.checkpoint is None:
         raise UserError(f"--init {init}: got untrained parameters, expected a trained model")
     made = configs.from_json(configs.to_json(config))
@@ -136,7 +137,7 @@ def find(config: ConfigDict, tokenizer: Tokenizer | None, trainer: Trainer) -> I
       UserError: the source is missing or another one than when the run started, or arrays of it
         cannot be converted.
     """
-    source = checkpoint_origin.resolve(config.init.model)
+    source = run_cache.resolve(config.init.model)
     record = checkpoint_folder.read_record(source.checkpoint)
     stored = {
         name.removeprefix("params/"): tuple(array["shape"])

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from bertjax import build
 from bertjax.config import replace_fields
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.interfaces import Dataset
 from bertjax.pretrained import tokenizer_folder
 from bertjax.pretrainer import Pretrainer
@@ -115,7 +116,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
     build.check(recipe)
     _check(recipe)
     names = recipe.task.dataset.split(BETWEEN)
-    origin = checkpoint_origin.resolve(init)
+    origin = run_cache.resolve(init)
     config = finetune_job.with_origin(recipe, origin)
     tokenizer = load_tokenizer(tokenizer_folder(origin))
     build.check_vocabulary(config, tokenizer, build.extra_ids(origin.config))

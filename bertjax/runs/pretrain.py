@@ -80,8 +80,8 @@ def pretrain(
     Args:
       config: A config as returned by a file of `configs/`.
       workdir: Folder of the run, or gs://...
-      init: A run whose model training starts from: RUN, RUN@STEP or RUN@best; its fields replace
-        `config.model`, see `initialization.with_model`.
+      init: The model that training starts from: RUN, RUN@STEP, RUN@best or a Hugging Face folder;
+        its fields replace `config.model`, see `initialization.with_model`.
       log: Logs one line.
       progress: Makes the display of a corpus that is prepared.
       predict: Example predictions for the summary.

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from bertjax import build, catalog, pretrained
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.interfaces import Tokenizer
 from bertjax.layers.attention_kernels import with_kernel
 from bertjax.pretrainer import Pretrainer
@@ -161,7 +162,7 @@ def _find(name: str, fields: Mapping[str, Any]) -> Teacher:
             "folder of a trained run, RUN@STEP or RUN@best"
         )
     try:
-        origin = checkpoint_origin.resolve(fields["teacher"])
+        origin = run_cache.resolve(fields["teacher"])
     except UserError as error:
         raise UserError(f"the teacher of objective {name}: {error}") from None
     if origin.checkpoint is None:

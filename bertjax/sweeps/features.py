@@ -8,13 +8,13 @@ from typing import Any
 from bertjax import build
 from bertjax.config import FINE_TUNING, load_config
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.io import copies
 from bertjax.layers import layer_choice
 from bertjax.overrides import Override
 from bertjax.sweeps import scheduler
 from bertjax.sweeps.run import Run, Score, read_results, read_score
 from bertjax.sweeps.table import NO_VALUE
-from bertjax.train.checkpoint import origin
 
 FINE_TUNING_ROW = "fine_tuning"
 """The row of a fine-tuned encoder, without a BiLSTM."""
@@ -100,13 +100,13 @@ def find_layers(init: str, names: Sequence[str] = ()) -> list[str]:
     """The given choices of layers, or all for which an encoder has enough layers.
 
     Args:
-      init: See `origin.resolve`.
+      init: See `run_cache.resolve`.
       names: Names of `layers/layer_choice.py`.
 
     Raises:
       UserError: the run does not exist, or has too few layers.
     """
-    num_hidden_layers = build.num_hidden_layers(origin.resolve(init).config["model"])
+    num_hidden_layers = build.num_hidden_layers(run_cache.resolve(init).config["model"])
     for name in names:
         try:
             layer_choice.check(name, num_hidden_layers)
@@ -128,7 +128,7 @@ def read_finetuned(workdir: str, init: str) -> Score:
             f"--finetuned {workdir}: expected the --workdir of a finished bertjax finetune "
             "--config configs/ner.py:conll2003"
         )
-    if results["init"]["encoder"] != origin.resolve(init).description()["encoder"]:
+    if results["init"]["encoder"] != run_cache.resolve(init).description()["encoder"]:
         raise UserError(
             f"--finetuned {workdir} was initialised from another encoder: got "
             f"{results['init']['name']}, expected {init}; specify a run of the same encoder"

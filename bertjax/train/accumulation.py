@@ -1,7 +1,8 @@
-"""Gradient accumulation over microbatches, with one reduction over the data axis at the end.
+"""Training batches in microbatches: accumulation of gradients, and the gradient cache.
 
 Each shard of the data axis accumulates its own gradient over its microbatches; the sums are
-all-reduced once per step, for any number of microbatches.
+all-reduced once per step, for any number of microbatches. A loss that compares all examples of a
+batch is no sum over microbatches: the gradient cache computes it in the memory of one of them.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from bertjax.errors import UserError
-from bertjax.train.sharding import DATA, axis_names, num_data_shards, num_parts
+from bertjax.interfaces import Batch, Params
+from bertjax.layers.dropout import per_example_key
+from bertjax.pretrainer import Pretrainer, Sum
+from bertjax.train.sharding import DATA, axis_names, num_data_shards, num_parts, vmap_data_shards
 
 
 def split_microbatches(batch: Any, parts: int, shards: int, rows_per_example: int = 1) -> Any:
@@ -67,6 +71,44 @@ def sum_over(function: Callable, parts: Any) -> tuple[Any, Any]:
         return jax.tree.map(jnp.add, sums, values), own
 
     return jax.lax.scan(add, zeros, parts)
+
+
+def apply_with_gradient_cache(
+    pretrainer: Pretrainer,
+    variables: Params,
+    batch: Batch,
+    dropout: jax.Array,
+    dropout_keys: jax.Array,
+    microbatches: int,
+) -> tuple[dict[str, Sum], dict[str, Sum]]:
+    """Computes the losses and metrics of a training batch, as `Pretrainer.__call__` does.
+
+    Gao, Zhang, Han and Callan 2021, section 3: all examples are embedded without keeping residuals,
+    the loss and its gradient with respect to the embeddings are computed for the whole batch, and
+    each microbatch is encoded again to propagate its part. A checkpointed scan computes just this.
+
+    Args:
+      pretrainer: An encoder with one task, whose `compares_examples` is true.
+      variables: Its variables.
+      batch: The global batch.
+      dropout: Key of the step.
+      dropout_keys: Key of each sequence of the batch.
+      microbatches: Number of parts in which the batch is encoded.
+    """
+
+    @jax.checkpoint
+    def embed(part: tuple[Batch, jax.Array]) -> jax.Array:
+        rows, keys = part
+        rngs = {"dropout": per_example_key(dropout, keys)}
+        return pretrainer.apply(variables, rows, train=True, rngs=rngs, method="embed")
+
+    def one_part(carry: None, part: Any) -> tuple[None, jax.Array]:
+        return carry, vmap_data_shards(embed)(part)
+
+    parts = split_microbatches((batch, dropout_keys), microbatches, num_data_shards())
+    _, embeddings = jax.lax.scan(one_part, None, parts)
+    embeddings = merge_microbatches(embeddings)
+    return pretrainer.apply(variables, embeddings, batch, method="losses_of_embeddings")
 
 
 def reduce_shards(sums: Any, dtype: jnp.dtype | None = None, specs: Any = None) -> Any:

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from bertjax.interfaces import Batch, Params, extent
 from bertjax.layers.dropout import per_example_key
 from bertjax.pretrainer import Pretrainer, Sum
-from bertjax.train import gradient_cache
 from bertjax.train.accumulation import (
+    apply_with_gradient_cache,
     merge_microbatches,
     reduce_shards,
     split_microbatches,
@@ -58,7 +58,7 @@ def make_train_step(
 
     The loss is the weighted sum of the objectives' means over the whole batch. With microbatches,
     sums are accumulated and divided by the weights of the whole batch, so the gradient is exact; a
-    loss that compares examples is computed for the whole batch (`gradient_cache.py`).
+    loss that compares examples is computed for the whole batch (`accumulation.py`).
 
     `frozen` holds parameters that are not trained, such as a teacher's.
 
@@ -176,9 +176,10 @@ def _apply_with_dropout(
     rows, dropout_keys, carry = part
     if cached > 1:
         variables = {"params": params, "frozen": frozen}
-        return gradient_cache.apply(
+        results = apply_with_gradient_cache(
             pretrainer, variables, rows, dropout, dropout_keys, cached
-        ), carry
+        )
+        return results, carry
     rngs = {"dropout": per_example_key(dropout, dropout_keys)}
     return _apply(pretrainer, params, frozen, rows, carry, train=True, rngs=rngs)
 

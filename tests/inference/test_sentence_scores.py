@@ -11,7 +11,8 @@ import pytest
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.inference import loader, minimal_pairs, sentence_scores
+from bertjax.huggingface import run_cache
+from bertjax.inference import minimal_pairs, sentence_scores
 from bertjax.inference.minimal_pairs import MinimalPair
 
 RUN = pathlib.Path(__file__).parent.parent / "data_fixtures" / "saved_runs" / "run"
@@ -40,7 +41,7 @@ def by_hand(ids, special_ids, begins_word, mask_id, log_probs, start=0):
 @pytest.mark.parametrize("within_word", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_each_token_is_predicted_from_the_others(within_word):
     bert = bertjax.load(RUN)
-    scorer = sentence_scores.load(loader.find_run(str(RUN)), "float32", within_word=within_word)
+    scorer = sentence_scores.load(run_cache.find_run(str(RUN)), "float32", within_word=within_word)
     # Several batches, of two lengths.
     rows = sentence_scores.encode(scorer, SENTENCES)
     starts = [2, 0, 1, 0, 1]
@@ -102,7 +103,7 @@ def test_malformed_pairs(tmp_path, text, message):
 
 
 def test_sentences_that_cannot_be_scored():
-    scorer = sentence_scores.load(loader.find_run(str(RUN)), "float32", within_word=False)
+    scorer = sentence_scores.load(run_cache.find_run(str(RUN)), "float32", within_word=False)
     for sentence, message in (
         ("a " * 99, "a sentence is too long: got 99 tokens"),
         ("", "without"),

@@ -17,6 +17,9 @@ from bertjax.train.checkpoint import restore, trees
 
 _MAX_ROWS = 8
 
+FRESH = "random:"
+"""Before the name of a run: its model with fresh parameters."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PretrainedSource:
@@ -57,8 +60,8 @@ def resolve(name: str) -> PretrainedSource:
             "got random without a run, expected random:RUN, an untrained model with the config and "
             "tokenizer of RUN; pass the folder of a run as RUN"
         )
-    fresh = name.startswith("random:")
-    path, _, selector = name.removeprefix("random:").partition("@")
+    fresh = name.startswith(FRESH)
+    path, _, selector = name.removeprefix(FRESH).partition("@")
     folder = storage.to_path(path)
     run = folder.parent if folder.name.startswith("seed_") else folder
     if not (run / "config.json").is_file():

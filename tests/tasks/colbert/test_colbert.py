@@ -10,7 +10,8 @@ import pytest
 
 from bertjax import config as configs
 from bertjax.errors import UserError
-from bertjax.inference import dense_retrieval, evaluation, late_interaction, loader, predict
+from bertjax.huggingface import run_cache
+from bertjax.inference import dense_retrieval, evaluation, late_interaction, predict
 from bertjax.runs import finetune, finetune_job
 from bertjax.tasks.colbert.dataset import Dataset
 from bertjax.tasks.colbert.encoding import SequenceEncoder, make_encoder
@@ -91,7 +92,7 @@ def test_documents_are_ranked_by_maxsim(run, tmp_path):
     texts = ["mill, river", "old", "north mill " * 4, "river old", "rain !"]
     documents = {f"d{number}": text for number, text in enumerate(texts)}
     collection = dense_retrieval.Collection(documents, {"q": "mill north", "p": "old"}, {}, 0)
-    found_run = loader.find_run(run)
+    found_run = run_cache.find_run(run)
     assert late_interaction.is_trained_for(found_run)
     model = late_interaction.load(found_run, max_length=0, batch_size=2, precision="float32")
     found, truncated = late_interaction.search(model, collection, 4, lambda *_: None)

@@ -12,8 +12,8 @@ from scipy.special import expit, log_softmax
 import bertjax
 from bertjax import config as configs
 from bertjax.errors import UserError
-from bertjax.huggingface import exporting
-from bertjax.inference import dense_retrieval, evaluation, loader, reranking
+from bertjax.huggingface import exporting, run_cache
+from bertjax.inference import dense_retrieval, evaluation, reranking
 from bertjax.runs import finetune
 from bertjax.tasks.cross_encoder.head import Task
 from bertjax.tokenizers import tokenizer
@@ -70,7 +70,7 @@ def test_the_first_documents_are_sorted_by_the_scores_of_the_run(run, beir):
     losses = [row["cross_encoder/loss"] for row in map(json.loads, lines) if "loss" in row]
     assert losses[-1] < 0.8 * losses[0]
     collection = dense_retrieval.read(str(beir))
-    reranker = reranking.load(loader.find_run(run), batch_size=3, precision="float32")
+    reranker = reranking.load(run_cache.find_run(run), batch_size=3, precision="float32")
     before = {"q0": ["d4", "d3", "d2", "d1", "d0"], "q1": ["d0", "d1", "d2", "d3", "d4"]}
     found, truncated = reranking.rerank(reranker, before, collection, 4, lambda *_: None)
     assert truncated == 2  # d3 with either query
@@ -152,10 +152,10 @@ def test_losses_by_hand(lookup, token_batch, loss_type):
 def test_an_export_scores_as_the_run(run, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    exporting.write(exporting.find(loader.find_run(run)), tmp_path / "hf")
+    exporting.write(exporting.find(run_cache.find_run(run)), tmp_path / "hf")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf")
     assert model.config.num_labels == 1
-    reranker = reranking.load(loader.find_run(run), batch_size=8, precision="float32")
+    reranker = reranking.load(run_cache.find_run(run), batch_size=8, precision="float32")
     queries, passages = ["mill", "old north"], ["river mill rain", "ship"]
     found, _ = reranker.score(queries, passages)
     batch = bertjax.load(run).tokenizer(list(zip(queries, passages, strict=True)))
@@ -165,5 +165,5 @@ def test_an_export_scores_as_the_run(run, tmp_path):
     with torch.no_grad():
         logits = model.eval()(**inputs).logits[:, 0].numpy()
     np.testing.assert_allclose(found, logits, atol=1e-5)
-    again = reranking.load(loader.find_run(tmp_path / "hf"), batch_size=8, precision="float32")
+    again = reranking.load(run_cache.find_run(tmp_path / "hf"), batch_size=8, precision="float32")
     np.testing.assert_allclose(again.score(queries, passages)[0], found, atol=1e-5)

@@ -11,8 +11,8 @@ import pytest
 import bertjax
 from bertjax import config as configs
 from bertjax.errors import UserError
-from bertjax.huggingface import exporting
-from bertjax.inference import evaluation, loader, predict
+from bertjax.huggingface import exporting, run_cache
+from bertjax.inference import evaluation, predict
 from bertjax.runs import finetune, finetune_job
 from bertjax.tokenizers import tokenizer
 from bertjax.train import sharding
@@ -81,7 +81,7 @@ def test_a_run_is_a_model_of_embeddings(run, table, tmp_path):
     mean = (sequence * mask).sum(axis=1) / mask.sum(axis=1)
     expected = mean / np.linalg.norm(mean, axis=1, keepdims=True)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    (answer,) = predict.load(loader.find_run(run), precision="float32").predict(
+    (answer,) = predict.load(run_cache.find_run(run), precision="float32").predict(
         [("a", "mill river\train")], 8
     )
     assert answer["cosine"] == pytest.approx(float(vectors[0] @ vectors[2]), abs=1e-5)

@@ -1,0 +1,64 @@
+"""Models as users name them: runs, or folders in Hugging Face's layout.
+
+find_run  model -> the name of a run; a Hugging Face folder is imported, once, into the cache
+resolve   model -> its checkpoint and config
+
+Commands import this module too, so modules that only some models need are imported in functions.
+"""
+
+import hashlib
+import os
+import pathlib
+
+import filelock
+
+from bertjax.io import copies, storage
+from bertjax.io.files import cache_directory, read_json
+from bertjax.train.checkpoint import origin
+from bertjax.train.checkpoint.origin import FRESH, PretrainedSource
+
+_CONFIG, _RESULTS = "config.json", "results.json"
+
+
+def resolve(model: str) -> PretrainedSource:
+    """Resolves RUN, RUN@STEP, RUN@best, a Hugging Face folder, or random: before any of them.
+
+    Raises:
+      UserError: there is no such run or checkpoint, it is damaged, or the architecture is unknown.
+    """
+    prefix = FRESH if model.startswith(FRESH) else ""
+    return origin.resolve(prefix + find_run(model.removeprefix(prefix)))
+
+
+def find_run(model: str | os.PathLike) -> str:
+    """Returns the name of a run; a folder in Hugging Face's layout is imported into the cache.
+
+    Of a fine-tuning run it is the name of the seed with the median dev score.
+
+    Raises:
+      UserError: the architecture of the folder is unknown.
+    """
+    folder = storage.to_path(str(model))
+    if (folder / _CONFIG).is_file() and "model_type" in read_json(folder / _CONFIG):
+        return str(_import(copies.local_copy(folder)))
+    if (folder / _RESULTS).is_file():
+        return f"{model}/seed_{read_json(folder / _RESULTS)['predictions']['seed']}"
+    return str(model)
+
+
+def _import(folder: pathlib.Path) -> pathlib.Path:
+    """Imports a Hugging Face folder as a run in the cache; the same files are imported once."""
+    from bertjax.huggingface import importing
+
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):  # sentence-transformers has folders of modules
+        if path.is_file():
+            stat = path.stat()
+            digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    run = cache_directory() / "imported" / f"{folder.resolve().name}-{digest.hexdigest()[:16]}"
+    run.parent.mkdir(parents=True, exist_ok=True)
+    # Processes that load the same folder at the same time import it once.
+    with filelock.FileLock(f"{run}.lock"):
+        if not (run / _CONFIG).is_file():
+            importing.write(importing.read(folder), run)
+    return run
