@@ -109,8 +109,7 @@ def load(name: str | pretrained.Pretrained, precision: str = "auto") -> Language
 
     Args:
       name: The run, or a loaded model.
-      precision: As `config.model.precision`; auto is float32 on a CPU, where decoding one token at
-        a time is not faster in bfloat16.
+      precision: As `config.model.precision`; see `choose_precision`.
 
     Raises:
       UserError: there is no such run, or it has no causal LM objective.
@@ -122,17 +121,21 @@ def load(name: str | pretrained.Pretrained, precision: str = "auto") -> Language
             "configs/gpt2.py, or an imported GPT"
         )
     tokenizer = run.tokenizer
-    if precision == "auto" and jax.default_backend() == "cpu":
-        precision = "float32"
     objectives = {OBJECTIVE: run.objective(OBJECTIVE, tokenizer)}
     return LanguageModel(
-        Pretrainer(run.encoder(precision), objectives),
+        Pretrainer(run.encoder(choose_precision(precision)), objectives),
         split_layers(run.load_params("encoder")),
         tokenizer,
         build.positions(run.config.model),
         end_of_text(tokenizer),
         run.config,
     )
+
+
+def choose_precision(precision: str) -> str:
+    """Returns float32 for auto on a CPU, where decoding a token at a time is slower in bfloat16."""
+    is_slower = precision == "auto" and jax.default_backend() == "cpu"
+    return "float32" if is_slower else precision
 
 
 def check_length(model: LanguageModel, length: int, name: str, remedy: str) -> None:

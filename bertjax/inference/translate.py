@@ -13,6 +13,7 @@ from bertjax import pretrained
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.decoding import beam, search
 from bertjax.errors import UserError
+from bertjax.inference.language_model import choose_precision
 from bertjax.inference.layer_params import split_layers, stack_layers
 from bertjax.interfaces import Params, Tokenizer
 
@@ -123,7 +124,7 @@ def load(
       name: RUN, RUN@STEP or RUN@best; see `pretrained.load`.
       num_beams: Width of beam search; 1 for greedy search.
       length_penalty: Exponent alpha of `beam.shifted_power`.
-      precision: As `config.model.precision`; empty for that of the run.
+      precision: As `config.model.precision`; empty for that of the run; see `choose_precision`.
 
     Raises:
       UserError: the run has no objective seq2seq, or the beam is wider than its vocabulary.
@@ -134,7 +135,7 @@ def load(
             f"{run.source.run} has no objective {OBJECTIVE}: expected a run of a config such as "
             "configs/transformer.py"
         )
-    encoder = run.encoder(precision)
+    encoder = run.encoder(choose_precision(precision or run.config.model.precision))
     beam.check_width(num_beams, encoder.vocab_size)
     params = split_layers(run.load_params("encoder")["encoder"])
     return Translator(encoder, params, run.tokenizer, num_beams, length_penalty)
