@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from bertjax import pretrained
 from bertjax.constraints import PositiveInt, check_value
 from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
+from bertjax.huggingface import run_cache
 from bertjax.inference import generate, language_model, perplexity
 from bertjax.inference.language_model import LanguageModel
+from bertjax.pretrained import Pretrained
 
 _MAX_NEW_TOKENS = 256
 """Where a task does not set `max_gen_toks`, as for Hugging Face models in the harness."""
@@ -28,9 +29,7 @@ _BUCKET = 32
 """Texts are padded to a multiple of this, so that few lengths are compiled."""
 
 
-def lm_eval_model(
-    model: str | pretrained.Pretrained, *, batch_size: int = 8, precision: str = "auto"
-) -> Any:
+def lm_eval_model(model: str | Pretrained, *, batch_size: int = 8, precision: str = "auto") -> Any:
     """Loads a causal language model as an `lm_eval.api.model.LM`.
 
     Args:
@@ -49,7 +48,8 @@ def lm_eval_model(
             f"lm_eval_model requires lm_eval ({error}); pip install 'bertjax[lm-eval]'"
         ) from None
     check_value(PositiveInt, batch_size, "batch_size")
-    loaded = language_model.load(pretrained.load(model), precision)
+    run = model if isinstance(model, Pretrained) else run_cache.find_run(model)
+    loaded = language_model.load(run, precision)
 
     class CausalLM(LM):
         """Methods of the harness; a request's `args` are texts."""

@@ -46,8 +46,9 @@ def loaded(monkeypatch):
         params=None,
         score_tokens=score_tokens,
     )
-    monkeypatch.setattr(lm_eval_model.pretrained, "load", lambda run: run)
-    monkeypatch.setattr(lm_eval_model.language_model, "load", lambda run, precision: model)
+    monkeypatch.setattr(lm_eval_model.run_cache, "find_run", lambda name: f"found {name}")
+    loadable = {"found run": model}
+    monkeypatch.setattr(lm_eval_model.language_model, "load", lambda run, _: loadable[run])
     return model
 
 
