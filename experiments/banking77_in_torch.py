@@ -1,6 +1,6 @@
 """Fine-tunes MiniLM on banking77 in PyTorch, with the recipe of `--config task:small`; prints JSON.
 
-    python experiments/banking77_in_torch.py --model minilm/ --data banking77/ --seeds 3
+    python experiments/banking77_in_torch.py --model minilm/ --data banking77/ --seeds 0 1 2
 
 The reference for `bertjax finetune --config task:small` on the same files, the same dev split and
 test examples: AdamW with a weight decay of 0.01, batches of 32, 4 epochs, a peak learning rate of
@@ -107,11 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", required=True, help="folder of a Hugging Face encoder")
     parser.add_argument("--data", required=True, help="folder of train.csv and test.csv")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=0, help="steps of a trial; 0 trains fully")
     arguments = parser.parse_args()
     parts, names = read(arguments.data)
-    for seed in range(arguments.seeds):
+    for seed in arguments.seeds:
         print(json.dumps(train(arguments, parts, names, seed)), flush=True)
 
 
