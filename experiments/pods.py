@@ -1,12 +1,15 @@
-"""Question: lower bounds of the time and memory of published recipes on TPU pods.
+r"""Question: lower bounds of the time and memory of published recipes on TPU pods.
 
     python experiments/pods.py
     python experiments/pods.py --configs configs/bert_large.py --pods v5e-8 v6e-256
+    python experiments/pods.py --configs configs/modernbert.py:base --pods v5e-64 \
+        --config.data.phases="()" --config.num_train_steps=364303 --out experiments/pods/modernbert
 
 Runs `bertjax plan` for every recipe and pod, with the recipe's batch size and an estimated number
 of microbatches (`bertjax plan` increases it if the step does not fit). The JSON output of the plans
 is stored, so that an interrupted run can be resumed; delete a file to plan again. Prints the table
-of the README.
+of docs/capacity.md. Overrides of the config, such as one phase instead of six, hold for all configs
+of a call: they need an --out of their own.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from bertjax import build
@@ -21,6 +25,7 @@ from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.io import files as io_files
 from bertjax.io import storage
+from bertjax.overrides import Override, split_overrides
 from bertjax.runtime import chips
 
 TOKENS = {
@@ -39,12 +44,13 @@ Plan = dict[str, Any]
 
 def main() -> None:
     """Runs the missing plans and prints the table."""
-    arguments = _parser().parse_args()
+    rest, overrides = split_overrides(sys.argv[1:])
+    arguments = _parser().parse_args(rest)
     out = pathlib.Path(arguments.out)
     try:
         storage.make_folder(out)
         plans = [
-            (config, pod, load_or_plan(config, pod, out))
+            (config, pod, load_or_plan(config, pod, out, overrides))
             for config in arguments.configs
             for pod in arguments.pods
         ]
@@ -53,7 +59,9 @@ def main() -> None:
     print(table(plans))
 
 
-def load_or_plan(config: str, pod: str, out: pathlib.Path) -> Plan:
+def load_or_plan(
+    config: str, pod: str, out: pathlib.Path, overrides: Sequence[Override] = ()
+) -> Plan:
     """Loads the stored plan of a recipe and pod, or runs `bertjax plan` and stores its output.
 
     Raises:
@@ -62,9 +70,10 @@ def load_or_plan(config: str, pod: str, out: pathlib.Path) -> Plan:
     name = config.removeprefix("configs/").replace(".py", "").replace(":", "_")
     path = out / f"{name}_{pod}.json"
     if not path.exists():
-        parts = microbatches(config, pod)
+        parts = microbatches(config, pod, overrides)
         print(f"{config} on {pod}, microbatches: {parts}", file=sys.stderr, flush=True)
         words = ["--config", config, "--topology", pod, "--json"]
+        words += [f"--config.{field}={value}" for field, value in overrides]
         words.append(f"--config.data.microbatches={parts}")
         done = subprocess.run(
             [sys.executable, "-m", "bertjax", "plan", *words], stdout=subprocess.PIPE, text=True
@@ -75,10 +84,12 @@ def load_or_plan(config: str, pod: str, out: pathlib.Path) -> Plan:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def microbatches(config: str, pod: str) -> int:
+def microbatches(config: str, pod: str, overrides: Sequence[Override] = ()) -> int:
     """The smallest number with which a microbatch of a chip fits, or has one row."""
     topology = chips.get_topology(pod)
-    longest = max(build.phases(load_config(config, ())), key=lambda phase: phase.max_seq_length)
+    longest = max(
+        build.phases(load_config(config, overrides)), key=lambda phase: phase.max_seq_length
+    )
     rows = longest.batch_size // len(topology.devices)
     tokens = TOKENS.get(config, min(TOKENS.values())) * topology.chip.memory_bytes / 16e9
     divisors = (parts for parts in range(1, rows + 1) if rows % parts == 0)
@@ -132,10 +143,13 @@ def _parser() -> argparse.ArgumentParser:
         "--configs",
         nargs="+",
         default=list(TOKENS),
-        help="config files (default: the five of the README)",
+        help="config files (default: the five of docs/capacity.md)",
     )
     add(
-        "--pods", nargs="+", default=list(PODS), help="topologies (default: the four of the README)"
+        "--pods",
+        nargs="+",
+        default=list(PODS),
+        help="topologies (default: the four of docs/capacity.md)",
     )
     add("--out", default="experiments/pods", help="folder of stored plans")
     return parser

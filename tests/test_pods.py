@@ -46,6 +46,12 @@ def test_microbatches_fit_on_a_chip(config, name, parts, pods, pod, root, monkey
     assert pods.microbatches(config, name) == parts
 
 
+def test_overrides_change_the_microbatches(pods, pod, root, monkeypatch):
+    monkeypatch.chdir(root)
+    length = [("data.phases", "()"), ("data.max_seq_length", "128")]
+    assert pods.microbatches("configs/bert_large.py", "8 of 16", length) == 1
+
+
 def step(tokens: int, steps: int, seconds: float, parts: int) -> dict:
     return {
         "phase": {"steps": steps, "batch_size": 256, "max_seq_length": tokens},
@@ -84,9 +90,10 @@ def test_plans_are_stored_and_failures_are_reported(pods, monkeypatch, tmp_path)
         return subprocess.CompletedProcess(words, 2 if refused else 0, json.dumps(PLAN))
 
     monkeypatch.setattr(pods.subprocess, "run", run)
-    monkeypatch.setattr(pods, "microbatches", lambda config, pod: 4)
+    monkeypatch.setattr(pods, "microbatches", lambda config, pod, overrides: 4)
+    arguments = ("configs/albert.py:xxlarge", "v5e-8", tmp_path, [("num_train_steps", "9")])
     for _ in range(2):
-        assert pods.load_or_plan("configs/albert.py:xxlarge", "v5e-8", tmp_path) == PLAN
+        assert pods.load_or_plan(*arguments) == PLAN
     assert [each.name for each in tmp_path.iterdir()] == ["albert_xxlarge_v5e-8.json"]
     (words,) = calls
     assert words[2:] == [
@@ -97,6 +104,7 @@ def test_plans_are_stored_and_failures_are_reported(pods, monkeypatch, tmp_path)
         "--topology",
         "v5e-8",
         "--json",
+        "--config.num_train_steps=9",
         "--config.data.microbatches=4",
     ]
     with pytest.raises(UserError, match=r"topology v5e-9.* exit status 2"):
