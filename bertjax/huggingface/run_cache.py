@@ -21,7 +21,7 @@ _CONFIG, _RESULTS = "config.json", "results.json"
 
 
 def resolve(model: str) -> PretrainedSource:
-    """Resolves RUN, RUN@STEP, RUN@best, a Hugging Face folder, or random: before any of them.
+    """Resolves RUN, RUN@STEP, RUN@best, a Hugging Face folder, or `random:` before one.
 
     Raises:
       UserError: there is no such run or checkpoint, it is damaged, or the architecture is unknown.

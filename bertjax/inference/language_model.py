@@ -133,9 +133,9 @@ def load(name: str | pretrained.Pretrained, precision: str = "auto") -> Language
 
 
 def choose_precision(precision: str) -> str:
-    """Returns float32 for auto on a CPU, where decoding a token at a time is slower in bfloat16."""
-    is_slower = precision == "auto" and jax.default_backend() == "cpu"
-    return "float32" if is_slower else precision
+    """Returns float32 for auto on a CPU: bfloat16 would cast all parameters for every token."""
+    is_auto_on_cpu = precision == "auto" and jax.default_backend() == "cpu"
+    return "float32" if is_auto_on_cpu else precision
 
 
 def check_length(model: LanguageModel, length: int, name: str, remedy: str) -> None:

@@ -49,7 +49,7 @@ def finetune(
 
     Args:
       recipe: A config with a `task`, such as one of `configs/glue.py`.
-      init: RUN, RUN@STEP, RUN@best, a Hugging Face folder, or random: before any of them.
+      init: RUN, RUN@STEP, RUN@best, a Hugging Face folder, or `random:` before one.
       data: Folder of the task's examples.
       workdir: Folder for results.
       num_seeds: Number of seeds.

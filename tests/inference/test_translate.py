@@ -1,5 +1,7 @@
 """Translation: the most likely tokens, independent of the batch."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,3 +72,21 @@ def test_references_are_compared_after_a_tokenizer_round_trip(pieces):
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         translate.load(str(tmp_path), num_beams=4, length_penalty=0.6)
+
+
+@pytest.mark.parametrize(
+    ("given", "of_run", "chosen"),
+    [("", "auto", "auto"), ("auto", "bfloat16", "auto"), ("", "bfloat16", "bfloat16")],
+)
+def test_auto_is_float32_on_cpus(given, of_run, chosen, monkeypatch):
+    class Run:
+        config = types.SimpleNamespace(model=types.SimpleNamespace(precision=of_run))
+
+        def encoder(self, precision):
+            raise LookupError(precision)
+
+    monkeypatch.setattr(translate.pretrained, "load", lambda name: Run())
+    monkeypatch.setattr(translate, "is_encoder_decoder", lambda run: True)
+    on_cpu = jax.default_backend() == "cpu"
+    with pytest.raises(LookupError, match="float32" if on_cpu and chosen == "auto" else chosen):
+        translate.load("run", precision=given)
