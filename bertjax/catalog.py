@@ -12,7 +12,7 @@ import importlib.machinery
 import pathlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +57,23 @@ def load(folder: str, name: str, part: str | None = None) -> ModuleType:
         raise UserError(f"no {name!r} in bertjax/{folder}/: {nearest(name, known)}")
     parts = ["bertjax", *folder.split("/"), name, *([part] if part else [])]
     return importlib.import_module(".".join(parts))
+
+
+def find_named(items: Iterable[Any], name: str, kind: str) -> Any:
+    """Returns the item whose `name` this is, such as a task of a benchmark.
+
+    Args:
+      items: The items.
+      name: The name.
+      kind: What the items are, for the message.
+
+    Raises:
+      UserError: the name is unknown; the message suggests the nearest.
+    """
+    by_name = {item.name: item for item in items}
+    if name not in by_name:
+        raise UserError(f"unknown {kind} {name!r}: {nearest(name, by_name)}")
+    return by_name[name]
 
 
 def config_files() -> dict[str, pathlib.Path]:

@@ -74,11 +74,20 @@ def extent(batch: Batch) -> tuple[int, int]:
 class Dataset(Protocol):
     """The examples of a task on the host: reads, batches, scores and writes predictions.
 
-    Constructed from the path of the data, `config.task`, `config.data` and an `EncodingSpec`
-    (`tasks/dataset.py`). Each `tasks/NAME/dataset.py` also defines `from_inputs`, which encodes
-    lines of a user for prediction, `OUTPUT`, the task's method that predicts them, and
-    `DataFields`, the declared fields of `config.data` (`constraints.py`). A dataset that detects
-    its columns or classes may have `findings`, lines that are printed before the first step.
+    Each `tasks/NAME/dataset.py` also defines `from_inputs`, which encodes lines of a user for
+    prediction, `OUTPUT`, the task's method that predicts them, and `DataFields`, the declared
+    fields of `config.data` (`constraints.py`). A dataset that detects its columns or classes may
+    have `findings`, lines that describe them and are printed before the first step.
+
+    Args:
+      data: The data: a folder of files in the layout of the task; for tasks on tables of any source
+        a file, or a folder with a file for each split (`tasks/sequence/files.py`).
+      task: `config.task`.
+      fields: `config.data`.
+      spec: The encoding: tokenizer, lengths and batch sizes (`tasks/dataset.py`).
+
+    Raises:
+      UserError: the data is missing or invalid, or does not fit the config.
     """
 
     name: str

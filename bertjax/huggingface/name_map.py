@@ -228,6 +228,13 @@ def table(bertjax: str, hf: str) -> list[ArrayMap]:
     return [ArrayMap(f"{bertjax}/embedding", f"{hf}.weight")]
 
 
+TOKEN_HEADS = {
+    "squad": dense("squad/classifier/dense", "qa_outputs"),
+    "ner": dense("ner/classifier/dense", "classifier"),
+}
+"""The maps of the heads over tokens that all architectures in transformers name alike."""
+
+
 def with_layers(maps: Iterable[ArrayMap], layers: Layers) -> list[ArrayMap]:
     """The same arrays in other layers: for blocks that do not stand in layers 0, 1, 2 and so on."""
     return [dataclasses.replace(each, layers=layers) for each in maps]

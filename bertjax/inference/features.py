@@ -21,7 +21,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface.sentence_transformers import DEFAULT_LENGTH
 from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
-from bertjax.layers import cosine, masks
+from bertjax.layers import masks, similarity
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
@@ -195,7 +195,7 @@ def _compile(
             encoded.sequence if layer == last else encoded.hidden_states[layer] for layer in layers
         ]
         pooled = _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pooling)
-        return cosine.unit_vectors(pooled) if normalize else pooled
+        return similarity.unit_vectors(pooled) if normalize else pooled
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)

@@ -20,7 +20,7 @@ from bertjax.inference import predict
 from bertjax.inference.dense_retrieval import Collection, merge_nearest
 from bertjax.inference.embeddings import Progress
 from bertjax.inference.predict import Predictor
-from bertjax.layers.late_interaction import maxsim
+from bertjax.layers.similarity import maxsim
 from bertjax.tasks.colbert.dataset import TokenVectors
 from bertjax.tasks.colbert.encoding import make_encoder
 from bertjax.tasks.dataset import EncodingSpec

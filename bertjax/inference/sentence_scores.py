@@ -9,10 +9,10 @@ masked (Salazar et al. 2020). With `within_word` the later tokens of its word ar
 otherwise the end of a long word reveals its beginning (Kauf and Ivanova 2023, PLL-word-l2r).
 """
 
+import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,19 +36,23 @@ Report = Callable[[int], None]
 """Called with the number of scored texts."""
 
 
-class Scorer(Protocol):
+class Scorer(abc.ABC):
     """Computes log probabilities of texts.
 
     Attributes:
       tokenizer: Tokenizer of the run.
-      max_tokens: Maximum number of tokens of a text, without special tokens.
+      max_length: Maximum number of tokens of a sequence, including special tokens.
+      num_special: Special tokens of each sequence.
     """
 
-    @property
-    def tokenizer(self) -> Tokenizer: ...
+    tokenizer: Tokenizer
+    max_length: float
+    num_special: int
 
     @property
-    def max_tokens(self) -> float: ...
+    def max_tokens(self) -> float:
+        """Maximum number of tokens of a text, without special tokens."""
+        return self.max_length - self.num_special
 
     def score(
         self,
@@ -65,7 +69,28 @@ class Scorer(Protocol):
           batch_size: Sequences per batch; a masked model has one for each scored token.
           report: Called from time to time.
         """
-        ...
+        scores, starts = np.zeros(len(rows)), np.asarray(starts)
+        lengths = [len(ids) + self.num_special for ids in rows]
+        for length, numbers in _batches(lengths, self._group_size(batch_size)):
+            longest = int(min(length, self.max_length))
+            group = [rows[n] for n in numbers]
+            scores[numbers] = self._score_group(group, starts[numbers], longest, batch_size)
+            report(len(numbers))
+        return scores.tolist()
+
+    @abc.abstractmethod
+    def _group_size(self, batch_size: int) -> int:
+        """Maximum number of texts of one padded length that are scored together."""
+
+    @abc.abstractmethod
+    def _score_group(
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Int[np.ndarray, " n"],
+        length: int,
+        batch_size: int,
+    ) -> Float[np.ndarray, " n"]:
+        """As `score`, of texts that are padded to `length`."""
 
 
 def load(model: str | pretrained.Pretrained, precision: str, *, within_word: bool) -> Scorer:
@@ -94,7 +119,7 @@ def load(model: str | pretrained.Pretrained, precision: str, *, within_word: boo
 
 
 @dataclasses.dataclass(frozen=True)
-class CausalScorer:
+class CausalScorer(Scorer):
     """Log likelihood of texts under a causal language model.
 
     Attributes:
@@ -110,31 +135,25 @@ class CausalScorer:
         return self.model.tokenizer
 
     @property
-    def max_tokens(self) -> float:
-        """Maximum number of tokens of a text."""
-        return self.model.max_length - len(self._start)
+    def max_length(self) -> float:
+        """Maximum number of tokens of a sequence."""
+        return self.model.max_length
 
-    def score(
-        self,
-        rows: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        batch_size: int,
-        report: Report = lambda count: None,
-    ) -> list[float]:
-        """As `Scorer.score`."""
-        model, num_special = self.model, len(self._start)
-        scores = np.zeros(len(rows))
-        first = np.maximum(np.asarray(starts) + num_special, 1)
-        for length, numbers in _batches([len(ids) + num_special for ids in rows], batch_size):
-            longest = int(min(length, model.max_length))
-            group = [[*self._start, *rows[n]] for n in numbers]
-            ids, mask = pad_right(group, longest, batch_size)
-            log_probs = np.asarray(model.score_tokens(model.params, ids, mask)[0], np.float64)
-            log_probs, mask = log_probs[: len(numbers)], mask[: len(numbers)]
-            scored = mask & (np.arange(longest) >= first[numbers, None])
-            scores[numbers] = np.where(scored[:, 1:], log_probs, 0).sum(axis=1)
-            report(len(numbers))
-        return scores.tolist()
+    @property
+    def num_special(self) -> int:
+        """Special tokens of each sequence: the one that precedes the text."""
+        return len(self._start)
+
+    def _group_size(self, batch_size: int) -> int:
+        return batch_size
+
+    def _score_group(self, rows, starts, length, batch_size):
+        ids, mask = pad_right([[*self._start, *row] for row in rows], length, batch_size)
+        log_probs, _ = self.model.score_tokens(self.model.params, ids, mask)
+        log_probs, mask = np.asarray(log_probs, np.float64)[: len(rows)], mask[: len(rows)]
+        first = np.maximum(starts + self.num_special, 1)
+        scored = mask & (np.arange(length) >= first[:, None])
+        return np.where(scored[:, 1:], log_probs, 0).sum(axis=1)
 
     @property
     def _start(self) -> list[int]:
@@ -142,7 +161,7 @@ class CausalScorer:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedScorer:
+class MaskedScorer(Scorer):
     """Pseudo-log-likelihood of texts under a masked language model.
 
     Attributes:
@@ -162,35 +181,14 @@ class MaskedScorer:
     within_word: bool
 
     @property
-    def max_tokens(self) -> float:
-        """Maximum number of tokens of a text."""
-        return self.max_length - self._template.num_special_tokens(1)
+    def num_special(self) -> int:
+        """Special tokens of each sequence, such as [CLS] and [SEP]."""
+        return self._template.num_special_tokens(1)
 
-    def score(
-        self,
-        rows: Sequence[Sequence[int]],
-        starts: Sequence[int],
-        batch_size: int,
-        report: Report = lambda count: None,
-    ) -> list[float]:
-        """As `Scorer.score`."""
-        scores, starts = np.zeros(len(rows)), np.asarray(starts)
-        special = self._template.num_special_tokens(1)
-        # Texts of one length are a group, each with as many sequences as scored tokens.
-        for length, numbers in _batches([len(ids) + special for ids in rows], _CHUNK):
-            longest = int(min(length, self.max_length))
-            group = [rows[n] for n in numbers]
-            scores[numbers] = self._score_group(group, starts[numbers], longest, batch_size)
-            report(len(numbers))
-        return scores.tolist()
+    def _group_size(self, batch_size: int) -> int:
+        return _CHUNK  # each text has as many sequences as scored tokens
 
-    def _score_group(
-        self,
-        rows: Sequence[Sequence[int]],
-        starts: Int[np.ndarray, " n"],
-        length: int,
-        batch_size: int,
-    ) -> Float[np.ndarray, " n"]:
+    def _score_group(self, rows, starts, length, batch_size):
         sizes = np.array([len(ids) for ids in rows])
         frame, mask = self._template.frame_rows([sizes], length)
         frame.write(0, rows)

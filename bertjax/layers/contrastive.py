@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.layers import cosine
+from bertjax.layers import similarity
 
 Loss = tuple[Float[Array, ""], Float[Array, ""]]
 
@@ -43,7 +43,7 @@ def in_batch_negatives(
     # Positives first, so that the label of row i is i.
     candidates = vectors[:, 1:].swapaxes(0, 1).reshape(-1, vectors.shape[-1])
     excluded = excluded_candidates(text_ids, weights)
-    scores = cosine.cosines(anchors, candidates) / temperature
+    scores = similarity.cosines(anchors, candidates) / temperature
     loss_sum, hits = softmax_of_rows(scores, excluded, weights)
     if symmetric:
         anchor_ids, positive_ids = text_ids[:, 0], text_ids[:, 1]
@@ -52,7 +52,7 @@ def in_batch_negatives(
         excluded = (
             same_anchor | (anchor_ids == positive_ids[:, None]) | same_positive | (weights == 0)
         )
-        scores = cosine.cosines(positives, anchors) / temperature
+        scores = similarity.cosines(positives, anchors) / temperature
         reverse, _ = softmax_of_rows(scores, excluded, weights)
         loss_sum = (loss_sum + reverse) / 2
     return (loss_sum, weights.sum()), hits
@@ -136,4 +136,4 @@ def cosine_regression(
 
 def pair_cosines(vectors: Float[Array, "B 2 D"]) -> Float[Array, " B"]:
     """Computes the cosine of both vectors of each row."""
-    return jnp.prod(cosine.unit_vectors(vectors), axis=1).sum(axis=-1)
+    return jnp.prod(similarity.unit_vectors(vectors), axis=1).sum(axis=-1)

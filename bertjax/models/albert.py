@@ -7,9 +7,6 @@ parameter sharing).
 
 from typing import Annotated
 
-import flax.linen as nn
-from jaxtyping import Array, Float
-
 from bertjax.constraints import (
     DropoutRate,
     Epsilon,
@@ -29,14 +26,14 @@ from bertjax.layers.dense import (
     ActivationName,
     Dense,
     Initializer,
-    PrecisionName,
     get_precision,
     truncated_normal,
 )
 from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
 from bertjax.layers.grouped_stack import GroupedStack
 from bertjax.layers.heads import Pooler, PoolerCount
-from bertjax.layers.stack import RematPolicy, SharedStack
+from bertjax.layers.stack import SharedStack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models import bert
 from bertjax.pretrainer import Encoded
 
@@ -52,7 +49,7 @@ SHARING = {
 SharingName = Annotated[str, OneOf(SHARING)]
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """ALBERT encoder, with the fields of `albert_config.json`; the defaults are ALBERT-base's.
 
     Attributes:
@@ -77,10 +74,6 @@ class Model(nn.Module):
         all parameters; must be 0 unless `sharing` is "all". 0 uses `sharing` alone.
       inner_group_num: I, blocks that each layer applies one after the other, which makes N I blocks
         in all; 0 for 1.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
@@ -102,10 +95,6 @@ class Model(nn.Module):
     sharing: SharingName = "all"
     num_hidden_groups: NonNegativeInt = 0
     inner_group_num: NonNegativeInt = 0
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
@@ -127,11 +116,10 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        normal = truncated_normal(self.initializer_range)
         positions = position_initializer(self.position_initializer, self.initializer_range)
-        self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
-        self.position_embeddings = self._table(self.max_position_embeddings, None, positions)
-        self.segment_embeddings = self._table(self.type_vocab_size, None, normal)
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
+        self.position_embeddings = self._table(self.max_position_embeddings, initializer=positions)
+        self.segment_embeddings = self._table(self.type_vocab_size)
         self.embeddings = bert.Embeddings(
             self.word_embeddings,
             self.position_embeddings,
@@ -176,15 +164,13 @@ class Model(nn.Module):
         pooled = self.pooler(sequence) if self.num_pooler_layers else None
         return Encoded(sequence, pooled, hidden_states)
 
-    def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
-        axes = (axis, None)
-        return Embedding(
-            rows, self.embedding_size, axes, initializer, get_precision(self.precision)
-        )
+    def _table(
+        self, rows: int, axis: str | None = None, initializer: Initializer | None = None
+    ) -> Embedding:
+        # Not sharded over its width, which is a fraction of the layers'.
+        normal = initializer or truncated_normal(self.initializer_range)
+        precision = get_precision(self.precision)
+        return Embedding(rows, self.embedding_size, (axis, None), normal, precision)
 
     def _block(self) -> PostNormBlock:
         precision = get_precision(self.precision)

@@ -27,11 +27,8 @@ from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import (
     ActivationName,
     Dense,
-    Initializer,
     Precision,
-    PrecisionName,
     get_precision,
-    truncated_normal,
 )
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import (
@@ -41,7 +38,7 @@ from bertjax.layers.embeddings import (
     position_initializer,
 )
 from bertjax.layers.heads import Pooler, PoolerCount
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.pretrainer import Encoded
 
 
@@ -100,7 +97,7 @@ class Embeddings(nn.Module):
         return Dropout(self.dropout_rate)(x, train=train)
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """BERT encoder, with the fields of `bert_config.json`; the defaults are those of BERT-base.
 
     Attributes:
@@ -124,10 +121,6 @@ class Model(nn.Module):
         helps short runs; positions are learned either way.
       position_offset: Row of the first position; 2 in RoBERTa, whose first rows are unused.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
       mup_base_width: `hidden_size` of the base model of the maximal update parametrisation, on
         which the learning rate was tuned (`layers/width_scaling.py`); 0 for none.
@@ -150,10 +143,6 @@ class Model(nn.Module):
     position_initializer: PositionInitializer = "normal"
     position_offset: NonNegativeInt = 0
     layer_norm_eps: Epsilon = 1e-12
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
     mup_base_width: NonNegativeInt = 0
     mup_base_heads: NonNegativeInt = 0
@@ -179,12 +168,11 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         precision = get_precision(self.precision)
-        normal = truncated_normal(self.initializer_range)
-        self.word_embeddings = self._table(self.vocab_size, "vocab", normal)
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
         positions = position_initializer(self.position_initializer, self.initializer_range)
-        self.position_embeddings = self._table(self.max_position_embeddings, None, positions)
+        self.position_embeddings = self._table(self.max_position_embeddings, initializer=positions)
         self.segment_embeddings = (
-            self._table(self.type_vocab_size, None, normal) if self.type_vocab_size else None
+            self._table(self.type_vocab_size) if self.type_vocab_size else None
         )
         self.embeddings = Embeddings(
             self.word_embeddings,
@@ -200,13 +188,7 @@ class Model(nn.Module):
             initializer_range=width_scaling.hidden_stddev(self),
             precision=precision,
         )
-        self.layers = Stack(
-            self._block(precision),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
-        )
+        self.layers = self._stack(self._block(precision))
         self.pooler = Pooler(width_scaling.hidden_stddev(self), precision)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
@@ -242,12 +224,6 @@ class Model(nn.Module):
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(width_scaling.scale_output(self, hidden))
-
-    def _table(self, rows: int, axis: str | None, initializer: Initializer) -> Embedding:
-        axes = (axis, "embed")
-        return Embedding(
-            rows, self.embedding_size, axes, initializer, get_precision(self.precision)
-        )
 
     def _attention(self, precision: Precision, **options) -> SelfAttention:
         return SelfAttention(

@@ -5,23 +5,20 @@ LayerNorm of the embeddings and of the last layer. The head of its masked langua
 word embeddings alone. Details are those of the released code, config `crammed-bert`.
 """
 
-import flax.linen as nn
-from jaxtyping import Array, Float
-
 from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, check_module
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PreNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
-from bertjax.layers.embeddings import Embedding, LayerNorm, ScaledSinusoids
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.dense import ActivationName, get_precision
+from bertjax.layers.embeddings import LayerNorm, ScaledSinusoids
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS, Embeddings, check_length
 from bertjax.pretrainer import Encoded
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """CrammedBERT encoder; the defaults are those of the released model in pretraining.
 
     Attributes:
@@ -39,11 +36,6 @@ class Model(nn.Module):
       max_position_embeddings: Longest sequence.
       initializer_range: Initial standard deviation of kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
-        before the last LayerNorm.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
@@ -58,10 +50,6 @@ class Model(nn.Module):
     max_position_embeddings: PositiveInt = 128
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-12
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
@@ -73,13 +61,7 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         precision = get_precision(self.precision)
-        self.word_embeddings = Embedding(
-            self.vocab_size,
-            self.hidden_size,
-            ("vocab", "embed"),
-            truncated_normal(self.initializer_range),
-            precision,
-        )
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
         self.position_embeddings = ScaledSinusoids(
             self.max_position_embeddings, self.hidden_size, precision
         )
@@ -90,13 +72,7 @@ class Model(nn.Module):
             self.layer_norm_eps,
             self.hidden_dropout_prob,
         )
-        self.layers = Stack(
-            self._block(),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
-        )
+        self.layers = self._stack(self._block())
         self.norm = LayerNorm(self.layer_norm_eps)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
@@ -105,15 +81,6 @@ class Model(nn.Module):
         last, states = self.layers(embedded, masks.from_batch(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
         return Encoded(self.norm(last), hidden_states=hidden_states)
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
 
     def _block(self) -> PreNormBlock:
         precision = get_precision(self.precision)

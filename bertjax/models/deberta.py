@@ -33,7 +33,6 @@ from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import (
     ActivationName,
     Dense,
-    PrecisionName,
     get_precision,
     truncated_normal,
 )
@@ -44,7 +43,7 @@ from bertjax.layers.disentangled_attention import (
 )
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import DisentangledEmbedding, Embedding, LayerNorm
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS, check_length
 from bertjax.pretrainer import Encoded
 
@@ -52,7 +51,7 @@ LAYER_NORM = "layer_norm"
 GDES = "gdes"
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """DeBERTa, with the fields of its `config.json`; the defaults are those of DeBERTaV3-base.
 
     Attributes:
@@ -86,10 +85,6 @@ class Model(nn.Module):
         from it that this encoder trains (`layers/embeddings.py`).
       initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
     vocab_size: PositiveInt = 128100
@@ -113,10 +108,6 @@ class Model(nn.Module):
     embedding_sharing: Annotated[str, OneOf(("es", GDES))] = "es"
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-7
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
 
     relations = (
         EQUAL_HEADS,
@@ -152,10 +143,10 @@ class Model(nn.Module):
             size = self.vocab_size, self.embedding_size
             self.shared_embeddings = DisentangledEmbedding(*size, normal, precision)
         else:
-            self.word_embeddings = self._table(self.vocab_size, self.embedding_size, "vocab")
-        self.position_embeddings = self._table(self.max_position_embeddings, self.embedding_size)
+            self.word_embeddings = self._table(self.vocab_size, "vocab")
+        self.position_embeddings = self._table(self.max_position_embeddings)
         if self.type_vocab_size:
-            self.segment_embeddings = self._table(self.type_vocab_size, self.embedding_size)
+            self.segment_embeddings = self._table(self.type_vocab_size)
         self.embeddings_project = Dense(
             (self.hidden_size,),
             (None, "embed"),
@@ -165,15 +156,11 @@ class Model(nn.Module):
         )
         self.embeddings_norm = LayerNorm(self.layer_norm_eps)
         self.dropout = Dropout(self.hidden_dropout_prob)
-        self.relative_embeddings = self._table(2 * self._num_relative, self.hidden_size)
-        self.relative_norm = LayerNorm(self.layer_norm_eps)
-        self.layers = Stack(
-            self._block(),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states or self.mask_decoder_layers > 0,
+        self.relative_embeddings = Embedding(
+            2 * self._num_relative, self.hidden_size, (None, "embed"), normal, precision
         )
+        self.relative_norm = LayerNorm(self.layer_norm_eps)
+        self.layers = self._stack(self._block(), keep_hidden_states=self.mask_decoder_layers > 0)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         return self.encode(self._words(batch["input_ids"]), batch, train=train)
@@ -263,10 +250,6 @@ class Model(nn.Module):
             rngs = {"dropout": self.make_rng("dropout")} if self.has_rng("dropout") else {}
             queries = block.apply(last, queries, positions, hidden, train=train, rngs=rngs)
         return queries
-
-    def _table(self, rows: int, width: int, axis: str | None = None) -> Embedding:
-        normal = truncated_normal(self.initializer_range)
-        return Embedding(rows, width, (axis, "embed"), normal, get_precision(self.precision))
 
     def _block(self) -> PostNormBlock:
         """A layer, without a parent: the mask decoder applies it with parameters of the stack."""

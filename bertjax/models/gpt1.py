@@ -1,6 +1,5 @@
 """GPT (Radford et al. 2018): a causal stack of post-norm blocks."""
 
-import flax.linen as nn
 from jaxtyping import Array, Float
 
 from bertjax.constraints import DropoutRate, Epsilon, InitStddev, PositiveInt, check_module
@@ -9,16 +8,16 @@ from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PostNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
-from bertjax.layers.embeddings import Embedding, PositionInitializer, position_initializer
+from bertjax.layers.dense import ActivationName, get_precision
+from bertjax.layers.embeddings import PositionInitializer, position_initializer
 from bertjax.layers.heads import last_token
 from bertjax.layers.kv_cache import Cache, Reader
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS, check_length
 from bertjax.pretrainer import Encoded
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """GPT decoder, with fields named as BERT's; the defaults are those of GPT.
 
     Attributes:
@@ -36,10 +35,6 @@ class Model(nn.Module):
       initializer_range: Initial standard deviation of all kernels and tables.
       position_initializer: "normal" as published, or "sinusoidal" (`layers/embeddings.py`).
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
@@ -56,10 +51,6 @@ class Model(nn.Module):
     initializer_range: InitStddev = 0.02
     position_initializer: PositionInitializer = "normal"
     layer_norm_eps: Epsilon = 1e-5
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
@@ -71,11 +62,9 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         precision, deviation = get_precision(self.precision), self.initializer_range
-        table = (self.hidden_size, ("vocab", "embed"), truncated_normal(deviation), precision)
-        self.word_embeddings = Embedding(self.vocab_size, *table)
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
         positions = position_initializer(self.position_initializer, deviation)
-        table = (self.hidden_size, (None, "embed"), positions, precision)
-        self.position_embeddings = Embedding(self.max_position_embeddings, *table)
+        self.position_embeddings = self._table(self.max_position_embeddings, initializer=positions)
         attention = SelfAttention(
             self.num_attention_heads,
             self.attention_probs_dropout_prob,
@@ -84,12 +73,8 @@ class Model(nn.Module):
             kernel=self.attention_kernel,
         )
         feed_forward = FeedForward(self.intermediate_size, self.hidden_act, deviation, precision)
-        self.layers = Stack(
-            PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
+        self.layers = self._stack(
+            PostNormBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps)
         )
         self.reader = Reader(
             self.word_embeddings,
@@ -112,12 +97,3 @@ class Model(nn.Module):
     def decode(self, batch: Batch, cache: Cache) -> tuple[Float[Array, "B L D"], Cache]:
         """Encodes the next tokens with a key-value cache."""
         return self.reader.decode(batch, cache)
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size

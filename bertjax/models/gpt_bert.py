@@ -12,7 +12,6 @@ import math
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from bertjax.constraints import (
     DropoutRate,
@@ -30,6 +29,7 @@ from bertjax.layers.disentangled_attention import RelativePositions
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding, LayerNorm
 from bertjax.layers.stack import RematPolicy
+from bertjax.layers.stacked_model import TiedEmbeddings
 from bertjax.layers.sub_norm import (
     SubNormAttention,
     SubNormBlock,
@@ -42,7 +42,7 @@ from bertjax.pretrainer import Encoded
 _FEED_FORWARD_ACT = "gelu_new"
 
 
-class Model(nn.Module):
+class Model(TiedEmbeddings, nn.Module):
     """GPT-BERT, with the fields of its config; the defaults are those of the BabyLM base model.
 
     Attributes:
@@ -124,15 +124,6 @@ class Model(nn.Module):
         sequence, states = self.layers(embedded, self._relative_positions(batch), train=train)
         hidden_states = None if states is None else (embedded, *states)
         return Encoded(self.norm(sequence), hidden_states=hidden_states)
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
 
     def _relative_positions(self, batch: Batch) -> RelativePositions:
         """Mask, and the embeddings of the relative positions from -(k - 1) to k - 1."""

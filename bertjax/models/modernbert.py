@@ -8,7 +8,6 @@ attention has no norm at its input.
 import math
 from typing import Annotated
 
-import flax.linen as nn
 from jaxtyping import Array, Float
 
 from bertjax.constraints import (
@@ -28,18 +27,18 @@ from bertjax.layers.alternating_stack import AlternatingStack
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PreNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
+from bertjax.layers.dense import ActivationName, get_precision
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding, LayerNorm
+from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.position_encodings import Rotary
-from bertjax.layers.stack import RematPolicy
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS, check_length
 from bertjax.pretrainer import Encoded
 
 SeveralLayers = Annotated[int, integer(2)]
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """ModernBERT encoder; the defaults are those of ModernBERT-base.
 
     Attributes:
@@ -64,11 +63,6 @@ class Model(nn.Module):
       initializer_range: Initial standard deviation of kernels and tables; of the kernels that end
         on the residual path it is this over sqrt(2 N) (appendix A).
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
-        before the last LayerNorm.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/alternating_stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
       mup_base_width: `hidden_size` of the base model of the maximal update parametrisation, on
         which the learning rate was tuned (`layers/width_scaling.py`); 0 for none.
@@ -93,10 +87,6 @@ class Model(nn.Module):
     classifier_pooling: Annotated[str, OneOf(("cls", "mean"))] = "cls"
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-5
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
     mup_base_width: NonNegativeInt = 0
     mup_base_heads: NonNegativeInt = 0
@@ -108,13 +98,7 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        self.word_embeddings = Embedding(
-            self.vocab_size,
-            self.hidden_size,
-            ("vocab", "embed"),
-            truncated_normal(self.initializer_range),
-            get_precision(self.precision),
-        )
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
         self.embeddings_norm = LayerNorm(self.layer_norm_eps, self.norm_bias)
         self.embeddings_dropout = Dropout(self.embedding_dropout)
         self.first_layer = self._block(0)
@@ -141,11 +125,6 @@ class Model(nn.Module):
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Logits over the vocabulary, by the tied word embeddings."""
         return self.word_embeddings.attend(width_scaling.scale_output(self, hidden))
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
 
     def _block(self, layer: int) -> PreNormBlock:
         is_global = layer % self.global_attn_every_n_layers == 0

@@ -19,16 +19,14 @@ from bertjax.layers.dense import (
     ActivationName,
     Dense,
     Precision,
-    PrecisionName,
     activation,
     get_precision,
-    truncated_normal,
 )
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding, LayerNorm
+from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.masks import Mask
 from bertjax.layers.position_encodings import Alibi
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS, Embeddings
 from bertjax.pretrainer import Encoded
 
@@ -97,7 +95,7 @@ class Block(nn.Module):
         return LayerNorm(self.layer_norm_eps, name="feed_forward_norm")(x + update)
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """MosaicBERT encoder; the defaults are those of MosaicBERT-Base.
 
     Attributes:
@@ -113,10 +111,6 @@ class Model(nn.Module):
       type_vocab_size: Number of segment embeddings; 1: all segments share it.
       initializer_range: Initial standard deviation of kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`); none of the
         fused ones adds biases.
     """
@@ -132,10 +126,6 @@ class Model(nn.Module):
     type_vocab_size: PositiveInt = 2
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-12
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
@@ -143,7 +133,7 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         self.word_embeddings = self._table(self.vocab_size, "vocab")
-        self.segment_embeddings = self._table(self.type_vocab_size, None)
+        self.segment_embeddings = self._table(self.type_vocab_size)
         self.embeddings = Embeddings(
             self.word_embeddings,
             None,
@@ -151,32 +141,12 @@ class Model(nn.Module):
             self.layer_norm_eps,
             self.hidden_dropout_prob,
         )
-        self.layers = Stack(
-            self._block(),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
-        )
+        self.layers = self._stack(self._block())
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         embedded = self.embeddings(batch, train=train)
         sequence, states = self.layers(embedded, masks.from_batch(batch), train=train)
         return Encoded(sequence, hidden_states=None if states is None else (embedded, *states))
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
-
-    def _table(self, rows: int, axis: str | None) -> Embedding:
-        normal = truncated_normal(self.initializer_range)
-        precision = get_precision(self.precision)
-        return Embedding(rows, self.hidden_size, (axis, "embed"), normal, precision)
 
     def _block(self) -> Block:
         precision = get_precision(self.precision)

@@ -5,7 +5,6 @@ masked language model is a separate linear map, without a transform before it. D
 the released code.
 """
 
-import flax.linen as nn
 from jaxtyping import Array, Float
 
 from bertjax.constraints import (
@@ -21,15 +20,15 @@ from bertjax.layers import masks
 from bertjax.layers.attention import SelfAttention
 from bertjax.layers.attention_kernels import KernelName
 from bertjax.layers.blocks import FeedForward, PreNormBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
-from bertjax.layers.embeddings import Embedding, RMSNorm
+from bertjax.layers.dense import ActivationName, get_precision
+from bertjax.layers.embeddings import RMSNorm
 from bertjax.layers.position_encodings import Rotary
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS, check_length
 from bertjax.pretrainer import Encoded
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """NeoBERT encoder; the defaults are those of the released model.
 
     Attributes:
@@ -47,11 +46,6 @@ class Model(nn.Module):
       initializer_range: Initial standard deviation of kernels and tables before their truncation at
         two of it; 0.013 has the variance of the published uniform distribution from -0.02 to 0.02.
       layer_norm_eps: Epsilon of every RMSNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,
-        before the last RMSNorm.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
@@ -67,10 +61,6 @@ class Model(nn.Module):
     rope_theta: PositiveFloat = 10_000.0
     initializer_range: InitStddev = 0.013
     layer_norm_eps: Epsilon = 1e-5
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
@@ -79,20 +69,8 @@ class Model(nn.Module):
 
     def setup(self):
         check_module(self)
-        self.word_embeddings = Embedding(
-            self.vocab_size,
-            self.hidden_size,
-            ("vocab", "embed"),
-            truncated_normal(self.initializer_range),
-            get_precision(self.precision),
-        )
-        self.layers = Stack(
-            self._block(),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
-        )
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
+        self.layers = self._stack(self._block())
         self.norm = RMSNorm(self.layer_norm_eps)
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
@@ -105,11 +83,6 @@ class Model(nn.Module):
     def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
         """Logits by the word embeddings, for objectives other than the masked language model."""
         return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
 
     def _block(self) -> PreNormBlock:
         precision = get_precision(self.precision)

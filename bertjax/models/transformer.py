@@ -23,14 +23,13 @@ from bertjax.layers.blocks import DecoderBlock, FeedForward, LayerCache, PostNor
 from bertjax.layers.dense import (
     ActivationName,
     Precision,
-    PrecisionName,
     get_precision,
-    truncated_normal,
 )
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding, sinusoids
+from bertjax.layers.embeddings import sinusoids
 from bertjax.layers.heads import last_token
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stack import Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS
 from bertjax.pretrainer import Encoded
 
@@ -49,7 +48,7 @@ class DecoderState(NamedTuple):
     length: Int[Array, " B"]
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """Transformer encoder-decoder, with fields named as BERT's; the defaults are the base model's.
 
     Attributes:
@@ -64,11 +63,6 @@ class Model(nn.Module):
       initializer_range: Initial standard deviation of all kernels and of the table; D ** -0.5
         is Glorot's for square kernels, and the published value for the table.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer
-        of the encoder.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
@@ -82,10 +76,6 @@ class Model(nn.Module):
     attention_probs_dropout_prob: DropoutRate = 0.0
     initializer_range: InitStddev = 512**-0.5
     layer_norm_eps: Epsilon = 1e-6
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     relations = (EQUAL_HEADS,)
@@ -95,21 +85,9 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         precision = get_precision(self.precision)
-        self.word_embeddings = Embedding(
-            self.vocab_size,
-            self.hidden_size,
-            ("vocab", "embed"),
-            truncated_normal(self.initializer_range),
-            precision,
-        )
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
         self.dropout = Dropout(self.hidden_dropout_prob)
-        self.layers = Stack(
-            self._encoder_block(precision),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states,
-        )
+        self.layers = self._stack(self._encoder_block(precision))
         self.decoder_layers = Stack(
             self._decoder_block(precision),
             self.num_hidden_layers,
@@ -133,15 +111,6 @@ class Model(nn.Module):
             cls_state=None if "decoder_input_ids" in batch else last_token(decoded, padding_mask),
             decoded=decoded,
         )
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
 
     def begin(self, batch: Batch, length: int) -> DecoderState:
         """Encodes the source; returns the state for decoding up to `length` tokens."""

@@ -3,7 +3,6 @@
 import math
 
 import flax.linen as nn
-from jaxtyping import Array, Float
 
 from bertjax.constraints import (
     DropoutRate,
@@ -22,11 +21,12 @@ from bertjax.layers.blocks import FeedForward, PostNormBlock
 from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding
+from bertjax.layers.stacked_model import TiedEmbeddings
 from bertjax.models.bert import EQUAL_HEADS
 from bertjax.pretrainer import Encoded
 
 
-class Model(nn.Module):
+class Model(TiedEmbeddings, nn.Module):
     """Universal Transformer encoder, with fields named as BERT's; defaults of the base model.
 
     Attributes:
@@ -103,12 +103,3 @@ class Model(nn.Module):
             hidden_states=(embedded, *states) if self.output_hidden_states else None,
             ponder=ponder,
         )
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size

@@ -21,19 +21,19 @@ from bertjax.layers.blocks import FeedForward, PreNormBlock
 from bertjax.layers.dense import (
     ActivationName,
     Dense,
-    PrecisionName,
     get_precision,
     truncated_normal,
 )
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import LayerNorm
 from bertjax.layers.heads import Pooler, PoolerCount
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stack import Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS
 from bertjax.pretrainer import Encoded
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """Vision Transformer, with the fields of the published config; the defaults are ViT-Base's.
 
     Attributes:
@@ -51,10 +51,6 @@ class Model(nn.Module):
         `ViTModel` of transformers.
       initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
       attention_kernel: Kernel that computes attention (`layers/attention_kernels.py`).
     """
 
@@ -71,10 +67,6 @@ class Model(nn.Module):
     num_pooler_layers: PoolerCount = 0
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-6
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
     attention_kernel: KernelName = ""
 
     relations = (

@@ -8,7 +8,7 @@ batch, for rows that continue it (`is_continuation`).
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from bertjax.constraints import (
     DropoutRate,
@@ -21,18 +21,17 @@ from bertjax.constraints import (
 from bertjax.interfaces import Batch
 from bertjax.layers import masks
 from bertjax.layers.blocks import DroppingFeedForward, StreamBlock
-from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
+from bertjax.layers.dense import ActivationName, get_precision, truncated_normal
 from bertjax.layers.dropout import Dropout
-from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import last_token
 from bertjax.layers.memory import Memory
 from bertjax.layers.relative_attention import RelativeAttention, View, Views, distance_signals
-from bertjax.layers.stack import RematPolicy, Stack
+from bertjax.layers.stacked_model import StackedModel
 from bertjax.models.bert import EQUAL_HEADS
 from bertjax.pretrainer import Encoded
 
 
-class Model(nn.Module):
+class Model(StackedModel):
     """XLNet, with fields named as BERT's; the defaults are those of XLNet-base.
 
     Attributes:
@@ -49,10 +48,6 @@ class Model(nn.Module):
       clamp_len: Longest distance, to which longer ones are clipped; 0 for no limit.
       initializer_range: Initial standard deviation of all kernels and tables.
       layer_norm_eps: Epsilon of every LayerNorm.
-      output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer.
-      precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
-      remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
-      unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
     vocab_size: PositiveInt = 32000
@@ -67,10 +62,6 @@ class Model(nn.Module):
     clamp_len: NonNegativeInt = 0
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-12
-    output_hidden_states: bool = False
-    precision: PrecisionName = "float32"
-    remat: RematPolicy = "none"
-    unroll: PositiveInt = 1
 
     relations = (EQUAL_HEADS,)
 
@@ -79,9 +70,7 @@ class Model(nn.Module):
     def setup(self):
         check_module(self)
         precision, normal = get_precision(self.precision), truncated_normal(self.initializer_range)
-        self.word_embeddings = Embedding(
-            self.vocab_size, self.hidden_size, ("vocab", "embed"), normal, precision
-        )
+        self.word_embeddings = self._table(self.vocab_size, "vocab")
         boxed = nn.with_logical_partitioning(normal, (None, None, "embed"))
         self.mask_embedding = self.param("mask_embedding", boxed, (1, 1, self.hidden_size))
         attention = RelativeAttention(
@@ -100,12 +89,9 @@ class Model(nn.Module):
         self.dropout = Dropout(self.hidden_dropout_prob)
         self.shared_dropout = Dropout(self.hidden_dropout_prob, by_rows=False)
         self.memory = Memory(self.mem_len, precision.activations)
-        self.layers = Stack(
+        self.layers = self._stack(
             StreamBlock(attention, feed_forward, self.hidden_dropout_prob, self.layer_norm_eps),
-            self.num_hidden_layers,
-            remat=self.remat,
-            unroll=self.unroll,
-            keep_hidden_states=self.output_hidden_states or self.mem_len > 0,
+            keep_hidden_states=self.mem_len > 0,
         )
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
@@ -129,15 +115,6 @@ class Model(nn.Module):
             queries=queries[0] if queries else None,
             cls_state=last_token(sequence, masks.padding_mask(batch["attention_mask"])),
         )
-
-    def attend(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead V"]:
-        """Logits over the vocabulary, by the tied word embeddings."""
-        return self.word_embeddings.attend(hidden)
-
-    @property
-    def embedding_size(self) -> int:
-        """Width of the word embeddings."""
-        return self.hidden_size
 
     def _views(
         self,

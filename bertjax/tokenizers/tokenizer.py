@@ -4,6 +4,7 @@
 Both return an `interfaces.Tokenizer`.
 """
 
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -102,23 +103,23 @@ def train(
         strip_accents = kind == "wordpiece" and lowercase
     if normalization is None:
         normalization = "none" if kind in ("wordpiece", *_NO_ALPHABET) else "nfkc"
-    settings: dict[str, Any] = {
-        "vocab_size": vocab_size,
+    normalizer = {
         "lowercase": lowercase,
         "strip_accents": strip_accents,
         "normalization": normalization,
     }
+    texts = _skip_empty(texts)
     if kind in _NO_ALPHABET:
         if character_coverage is not None:
             raise UserError(
                 f"character_coverage: got {character_coverage}, expected none for kind={kind!r}, "
                 "which has no learned alphabet"
             )
-        return _train_byte_level_or_words(_skip_empty(texts), kind, settings)
-    settings["character_coverage"] = _check_coverage(character_coverage)
+        return _train_subword(texts, kind, vocab_size, normalizer)
+    coverage = {"character_coverage": _check_coverage(character_coverage)}
     if kind == "wordpiece":
-        return _train_wordpiece(_skip_empty(texts), settings)
-    return _train_sentencepiece(_skip_empty(texts), kind, settings)
+        return _train_subword(texts, kind, vocab_size, normalizer, **coverage)
+    return _train_sentencepiece(texts, kind, vocab_size=vocab_size, **normalizer, **coverage)
 
 
 def _find_main_file(folder: pathlib.Path) -> pathlib.Path:
@@ -195,25 +196,23 @@ def _skip_empty(texts: Iterable[str]) -> Iterator[str]:
         raise UserError("cannot train a vocabulary: the input contains no text")
 
 
-def _train_wordpiece(texts: Iterable[str], settings: dict[str, Any]) -> "SubwordTokenizer":
-    from bertjax.tokenizers.subword import SubwordTokenizer
-    from bertjax.tokenizers.training import train_wordpiece
-
-    return SubwordTokenizer(train_wordpiece(texts, **settings))
-
-
-def _train_byte_level_or_words(
-    texts: Iterable[str], kind: str, settings: dict[str, Any]
+def _train_subword(
+    texts: Iterable[str], kind: str, vocab_size: int, normalizer: dict[str, Any], **options: float
 ) -> "SubwordTokenizer":
+    from bertjax.tokenizers import definitions, training
     from bertjax.tokenizers.subword import SubwordTokenizer
-    from bertjax.tokenizers.training import train_byte_level, train_words
 
-    trainer = {"bpe": train_byte_level, "words": train_words}[kind]
-    return SubwordTokenizer(trainer(texts, **settings))
+    train, define = {
+        "wordpiece": (training.train_wordpiece, definitions.wordpiece),
+        "bpe": (training.train_byte_level, definitions.byte_level),
+        "words": (training.train_words, definitions.words),
+    }[kind]
+    define = functools.partial(define, **normalizer)
+    return SubwordTokenizer(train(texts, vocab_size, define, **options))
 
 
 def _train_sentencepiece(
-    texts: Iterable[str], kind: str, settings: dict[str, Any]
+    texts: Iterable[str], kind: str, **settings: Any
 ) -> "SentencePieceTokenizer":
     from bertjax.tokenizers.sentencepiece import SentencePieceTokenizer
     from bertjax.tokenizers.sentencepiece_training import train_sentencepiece

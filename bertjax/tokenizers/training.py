@@ -1,6 +1,5 @@
 """Train WordPiece, byte-level BPE and word vocabularies, reproducibly."""
 
-import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
-from bertjax.tokenizers import definitions
 from bertjax.tokenizers.definitions import MAX_CHARACTERS_PER_WORD, Definition
 from bertjax.tokenizers.special_tokens import BYTE_LEVEL_SPECIALS, WORDPIECE_SPECIALS
 
@@ -91,11 +89,9 @@ MIN_FREQUENCY = 2
 
 def train_wordpiece(
     texts: Iterable[str],
-    *,
     vocab_size: int,
-    lowercase: bool,
-    strip_accents: bool | None,
-    normalization: str,
+    define: Callable[..., Definition],
+    *,
     character_coverage: float,
 ) -> Definition:
     """Trains a WordPiece vocabulary: special tokens, characters, then pieces in order of merging.
@@ -107,20 +103,12 @@ def train_wordpiece(
     Args:
       texts: Documents.
       vocab_size: Number of pieces, including special tokens; fewer if no pair is frequent enough.
-      lowercase: Whether text is lowercased.
-      strip_accents: Whether accents are removed; None means as `lowercase`.
-      normalization: One of `definitions.UNICODE_FORMS`.
+      define: `definitions.wordpiece` with the normalisation of the text.
       character_coverage: Fraction of the text whose characters are in the alphabet.
 
     Raises:
       UserError: `vocab_size` is too small for the alphabet.
     """
-    define = functools.partial(
-        definitions.wordpiece,
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-        normalization=normalization,
-    )
     words = count_words(texts, splitter(define({"[UNK]": 0})))
     alphabet = select_alphabet(words, character_coverage)
     for word in [word for word in words if not _is_spellable(word, set(alphabet))]:
@@ -137,21 +125,14 @@ def train_wordpiece(
 
 
 def train_byte_level(
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    lowercase: bool,
-    strip_accents: bool,
-    normalization: str,
+    texts: Iterable[str], vocab_size: int, define: Callable[..., Definition]
 ) -> Definition:
     """Trains a byte-level BPE vocabulary: special tokens, 256 bytes, then pieces as merged.
 
     Args:
       texts: Documents.
       vocab_size: Number of pieces, including special tokens; fewer if no pair is frequent enough.
-      lowercase: Whether text is lowercased.
-      strip_accents: Whether accents are removed.
-      normalization: One of `definitions.UNICODE_FORMS`.
+      define: `definitions.byte_level` with the normalisation of the text.
 
     Raises:
       UserError: `vocab_size` is too small for the 256 bytes.
@@ -163,12 +144,6 @@ def train_byte_level(
             f"vocab_size too small for the special tokens and the 256 bytes: got {vocab_size}, "
             f"expected at least {smallest}"
         )
-    define = functools.partial(
-        definitions.byte_level,
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-        normalization=normalization,
-    )
     library = Tokenizer.from_str(json.dumps(define({}, [])))
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -183,31 +158,18 @@ def train_byte_level(
 
 
 def train_words(
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    lowercase: bool,
-    strip_accents: bool,
-    normalization: str,
+    texts: Iterable[str], vocab_size: int, define: Callable[..., Definition]
 ) -> Definition:
     """Trains a word vocabulary: special tokens, then the most frequent words.
 
     Args:
       texts: Documents.
       vocab_size: Number of words, including special tokens; fewer if the text has fewer.
-      lowercase: Whether text is lowercased.
-      strip_accents: Whether accents are removed.
-      normalization: One of `definitions.UNICODE_FORMS`.
+      define: `definitions.words` with the normalisation of the text.
 
     Raises:
       UserError: `vocab_size` is too small for a single word.
     """
-    define = functools.partial(
-        definitions.words,
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-        normalization=normalization,
-    )
     num_words = vocab_size - len(WORDPIECE_SPECIALS)
     if num_words < 1:
         raise UserError(

@@ -7,7 +7,7 @@ which the gradient is computed: a schedule-free optimizer computes it between th
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,20 @@ RELATIONS = (
 """Of the fields of `config.optimizer` that choose an average."""
 
 
+class DoneStep(NamedTuple):
+    """A training step after its update.
+
+    Attributes:
+      number: Of the step, from 0.
+      learning_rate: Learning rate of the step.
+      finite: Whether it changed the parameters; an update that is not finite is skipped.
+    """
+
+    number: Int[Array, ""]
+    learning_rate: Float[Array, ""]
+    finite: Bool[Array, ""]
+
+
 class Averaging:
     """No average: the parameters themselves are evaluated."""
 
@@ -49,23 +63,13 @@ class Averaging:
         """The weights at which the gradient of a step is computed."""
         return params
 
-    def update(
-        self,
-        average: Average,
-        params: Params,
-        *,
-        step: Int[Array, ""],
-        learning_rate: Float[Array, ""],
-        finite: Bool[Array, ""],
-    ) -> Average:
+    def update(self, average: Average, params: Params, step: DoneStep) -> Average:
         """The average after a step.
 
         Args:
           average: Before the step.
           params: After the step.
-          step: Steps done before it.
-          learning_rate: Learning rate of the step.
-          finite: Whether the step changed the parameters; an update that is not finite is skipped.
+          step: The step.
         """
         return None
 
@@ -86,18 +90,12 @@ class ExponentialMovingAverage(Averaging):
     def init(self, params: Params) -> Average:
         return {"params": _copy(params)}
 
-    def update(
-        self,
-        average: Average,
-        params: Params,
-        *,
-        step: Int[Array, ""],
-        learning_rate: Float[Array, ""],
-        finite: Bool[Array, ""],
-    ) -> Average:
+    def update(self, average: Average, params: Params, step: DoneStep) -> Average:
         assert average is not None
-        decay = jnp.minimum(self.decay, (1 + step) / (10 + step))
-        return _where(finite, {"params": _interpolate(params, average["params"], decay)}, average)
+        decay = jnp.minimum(self.decay, (1 + step.number) / (10 + step.number))
+        return _where(
+            step.finite, {"params": _interpolate(params, average["params"], decay)}, average
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,17 +120,9 @@ class ScheduleFree(Averaging):
         assert average is not None
         return _interpolate(params, average["params"], self.beta)
 
-    def update(
-        self,
-        average: Average,
-        params: Params,
-        *,
-        step: Int[Array, ""],
-        learning_rate: Float[Array, ""],
-        finite: Bool[Array, ""],
-    ) -> Average:
+    def update(self, average: Average, params: Params, step: DoneStep) -> Average:
         assert average is not None
-        highest = jnp.maximum(average["max_learning_rate"], learning_rate)
+        highest = jnp.maximum(average["max_learning_rate"], step.learning_rate)
         weight = highest**2
         total = average["weight_sum"] + weight
         share = weight / jnp.where(total > 0, total, 1.0)
@@ -141,7 +131,7 @@ class ScheduleFree(Averaging):
             "weight_sum": total,
             "max_learning_rate": highest,
         }
-        return _where(finite, following, average)
+        return _where(step.finite, following, average)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,17 +157,9 @@ class LatestWeightAveraging(Averaging):
             "snapshots": tuple(_copy(params) for _ in range(self.window)),
         }
 
-    def update(
-        self,
-        average: Average,
-        params: Params,
-        *,
-        step: Int[Array, ""],
-        learning_rate: Float[Array, ""],
-        finite: Bool[Array, ""],
-    ) -> Average:
+    def update(self, average: Average, params: Params, step: DoneStep) -> Average:
         assert average is not None
-        done = step + 1
+        done = step.number + 1
         taken = jnp.maximum(done // self.every, 1)  # with the one of this step
         newest, count = (taken - 1) % self.window, jnp.minimum(taken, self.window)
 

@@ -18,7 +18,7 @@ from bertjax.train.accumulation import (
     split_microbatches,
     sum_over,
 )
-from bertjax.train.averaging import averaging_of
+from bertjax.train.averaging import DoneStep, averaging_of
 from bertjax.train.schedule import SCHEDULE_STEP
 from bertjax.train.sharding import num_data_shards, vmap_data_shards
 from bertjax.train.state import TrainState
@@ -222,13 +222,8 @@ def _update(
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
     params = select(optax.apply_updates(state.params, updates), state.params)
-    average = averaging_of(optimizer).update(
-        state.average,
-        params,
-        step=state.step,
-        learning_rate=metrics["learning_rate"],
-        finite=finite,
-    )
+    done = DoneStep(state.step, metrics["learning_rate"], finite)
+    average = averaging_of(optimizer).update(state.average, params, done)
     skipped = (~finite).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,

@@ -12,8 +12,9 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words
+from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import check_fixed, rename
-from bertjax.huggingface.name_map import INNER, LAYER, ArrayMap, dense, norm, table
+from bertjax.huggingface.name_map import INNER, LAYER, TOKEN_HEADS, ArrayMap, dense, norm, table
 
 PREFIX = "albert"
 
@@ -36,25 +37,7 @@ TIED_ARRAYS = {
     "predictions.decoder.bias": "predictions.bias",
 }
 
-WORDS = {
-    word: word
-    for word in (
-        "vocab_size",
-        "embedding_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "hidden_act",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "initializer_range",
-        "layer_norm_eps",
-    )
-}
-"""The bertjax field of each HF field."""
+WORDS = bert.WORDS | {"embedding_size": "embedding_size"}
 
 READ = ("num_hidden_groups", "inner_group_num", "classifier_dropout_prob")
 
@@ -95,8 +78,7 @@ def parts() -> dict[str, list[ArrayMap]]:
         "sentence_pair": dense("sentence_pair/classifier/dense", "sop_classifier.classifier"),
         "glue": dense("glue/classifier/dense", "classifier"),
         "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
-        "squad": dense("squad/classifier/dense", "qa_outputs"),
-        "ner": dense("ner/classifier/dense", "classifier"),
+        **TOKEN_HEADS,
     }
 
 

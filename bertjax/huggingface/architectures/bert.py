@@ -6,7 +6,7 @@ from typing import Any
 from bertjax.huggingface import config_words
 from bertjax.huggingface.architecture import with_model_defaults
 from bertjax.huggingface.config_words import check_fixed, rename
-from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
+from bertjax.huggingface.name_map import TOKEN_HEADS, ArrayMap, dense, norm, table
 
 PREFIX = "bert"
 
@@ -75,8 +75,7 @@ def parts() -> dict[str, list[ArrayMap]]:
         "sentence_pair": dense("sentence_pair/classifier/dense", "cls.seq_relationship"),
         "glue": dense("glue/classifier/dense", "classifier"),
         "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
-        "squad": dense("squad/classifier/dense", "qa_outputs"),
-        "ner": dense("ner/classifier/dense", "classifier"),
+        **TOKEN_HEADS,
     }
 
 

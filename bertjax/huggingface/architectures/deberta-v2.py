@@ -16,8 +16,9 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.huggingface import config_words
+from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import check_fixed, rename
-from bertjax.huggingface.name_map import ArrayMap, Model, Shape, dense, norm, table
+from bertjax.huggingface.name_map import TOKEN_HEADS, ArrayMap, Model, Shape, dense, norm, table
 from bertjax.objectives.generator import Objective as Generator
 from bertjax.objectives.generator import generator_fields
 
@@ -56,28 +57,15 @@ BUFFERS = tuple(
 )
 """The released head for replaced token detection, which transformers ignores."""
 
-WORDS = {
+WORDS = bert.WORDS | {
     word: word
     for word in (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "hidden_act",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "initializer_range",
-        "layer_norm_eps",
         "max_relative_positions",
         "position_buckets",
         "share_att_key",
         "position_biased_input",
     )
 }
-"""The bertjax field of each HF field."""
 
 READ = (
     *("pos_att_type", "norm_rel_ebd", "embedding_size", "mask_decoder_layers", "cls_dropout"),
@@ -197,8 +185,7 @@ def _heads() -> dict[str, list[ArrayMap]]:
             ArrayMap("enhanced_mlm/bias", "lm_predictions.lm_head.bias"),
         ],
         **pooler,
-        "squad": dense("squad/classifier/dense", "qa_outputs"),
-        "ner": dense("ner/classifier/dense", "classifier"),
+        **TOKEN_HEADS,
     }
 
 

@@ -7,7 +7,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import config_words
 from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.config_words import check_fixed, rename
-from bertjax.huggingface.name_map import ArrayMap, dense, norm, table
+from bertjax.huggingface.name_map import TOKEN_HEADS, ArrayMap, dense, norm, table
 
 PREFIX = "distilbert"
 
@@ -86,8 +86,7 @@ def parts() -> dict[str, list[ArrayMap]]:
             *dense("multiple_choice/pooler/dense", "pre_classifier"),
             *dense("multiple_choice/classifier/dense", "classifier"),
         ],
-        "squad": dense("squad/classifier/dense", "qa_outputs"),
-        "ner": dense("ner/classifier/dense", "classifier"),
+        **TOKEN_HEADS,
     }
 
 

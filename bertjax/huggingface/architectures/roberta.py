@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from bertjax.huggingface.architectures import bert
-from bertjax.huggingface.name_map import ArrayMap, dense, norm
+from bertjax.huggingface.name_map import TOKEN_HEADS, ArrayMap, dense, norm
 
 PREFIX = "roberta"
 
@@ -52,8 +52,7 @@ def parts() -> dict[str, list[ArrayMap]]:
             *dense("glue/classifier/dense", "classifier.out_proj"),
         ],
         "multiple_choice": dense("multiple_choice/classifier/dense", "classifier"),
-        "squad": dense("squad/classifier/dense", "qa_outputs"),
-        "ner": dense("ner/classifier/dense", "classifier"),
+        **TOKEN_HEADS,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertjax.huggingface import config_words
 from bertjax.huggingface.config_words import check_fixed, rename
-from bertjax.huggingface.name_map import ArrayMap, Layout, dense, norm, table
+from bertjax.huggingface.name_map import TOKEN_HEADS, ArrayMap, Layout, dense, norm, table
 
 PREFIX = "transformer"
 
@@ -108,8 +108,7 @@ def parts() -> dict[str, list[ArrayMap]]:
             *dense("multiple_choice/pooler/dense", "sequence_summary.summary"),
             *dense("multiple_choice/classifier/dense", "logits_proj"),
         ],
-        "squad": dense("squad/classifier/dense", "qa_outputs"),
-        "ner": dense("ner/classifier/dense", "classifier"),
+        **TOKEN_HEADS,
     }
 
 

@@ -62,13 +62,7 @@ class Dataset(choice_dataset.Dataset):
     """
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes the available splits.
-
-        Args:
-          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
-          task: `config.task`.
-          fields: `config.data`; see `DataFields`.
-          spec: The encoding: tokenizer, lengths and batch sizes in questions.
+        """Reads and encodes the available splits; see `interfaces.Dataset` for the arguments.
 
         Raises:
           UserError: a file, column, choice or label is missing or invalid.

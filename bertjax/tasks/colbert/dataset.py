@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from bertjax.errors import UserError
 from bertjax.io.files import write_output
-from bertjax.layers.late_interaction import maxsim
+from bertjax.layers.similarity import maxsim
 from bertjax.metrics import classification
 from bertjax.tasks import dataset
 from bertjax.tasks.colbert.encoding import DOCUMENT, QUERY, make_encoder
@@ -35,20 +35,10 @@ class DataFields(pairs_dataset.DataFields):
 
 
 class Dataset:
-    """Dataset of queries and documents; see `interfaces.Dataset`.
-
-    Attributes:
-      findings: Lines that describe the columns that were found.
-    """
+    """Dataset of queries and documents; see `interfaces.Dataset`."""
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes the available splits.
-
-        Args:
-          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
-          task: `config.task`.
-          fields: `config.data`; see `DataFields`.
-          spec: The encoding: tokenizer, lengths and batch sizes.
+        """Reads and encodes the available splits; see `interfaces.Dataset` for the arguments.
 
         Raises:
           UserError: a file or column is missing or invalid, or does not fit the config.

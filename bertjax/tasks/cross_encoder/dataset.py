@@ -35,20 +35,10 @@ class DataFields(pairs_dataset.DataFields):
 
 
 class Dataset:
-    """Dataset of a cross-encoder; see `interfaces.Dataset`.
-
-    Attributes:
-      findings: Lines that describe the columns that were found.
-    """
+    """Dataset of a cross-encoder; see `interfaces.Dataset`."""
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes the available splits.
-
-        Args:
-          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
-          task: `config.task`.
-          fields: `config.data`; see `DataFields`.
-          spec: The encoding: tokenizer, lengths and batch sizes.
+        """Reads and encodes the available splits; see `interfaces.Dataset` for the arguments.
 
         Raises:
           UserError: a file, column or score is missing or invalid, or does not fit the config.

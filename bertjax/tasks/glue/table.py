@@ -17,7 +17,8 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from bertjax.errors import UserError, nearest
+from bertjax import catalog
+from bertjax.errors import UserError
 from bertjax.metrics.sequences import REGRESSION, SINGLE_LABEL
 
 HIGHEST_SCORE = 5.0
@@ -298,15 +299,8 @@ TASKS = (*GLUE, *CHINESE)
 
 
 def glue_task(name: str) -> GlueTask:
-    """Returns the task of this name.
-
-    Raises:
-      UserError: the name is unknown; the message suggests the nearest.
-    """
-    for task in TASKS:
-        if task.name == name:
-            return task
-    raise UserError(f"unknown GLUE task {name!r}: {nearest(name, [task.name for task in TASKS])}")
+    """Returns the task of this name; see `catalog.find_named`."""
+    return catalog.find_named(TASKS, name, "GLUE task")
 
 
 PUBLISHED_TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")

@@ -8,7 +8,7 @@ files in its format have the same reader, with the classes of the training files
 import dataclasses
 from collections.abc import Mapping
 
-from bertjax.errors import UserError, nearest
+from bertjax import catalog
 
 LANGUAGE = "{language}"
 """The part of a file name that is replaced by a language."""
@@ -51,12 +51,5 @@ NAMES = tuple(task.name for task in TASKS)
 
 
 def multilingual_task(name: str) -> MultilingualTask:
-    """Returns the benchmark of this name.
-
-    Raises:
-      UserError: the name is unknown; the message suggests the nearest.
-    """
-    for task in TASKS:
-        if task.name == name:
-            return task
-    raise UserError(f"unknown multilingual task {name!r}: {nearest(name, NAMES)}")
+    """Returns the benchmark of this name; see `catalog.find_named`."""
+    return catalog.find_named(TASKS, name, "multilingual task")

@@ -47,20 +47,10 @@ class DataFields(dataset.DataFields):
 
 
 class Dataset:
-    """Dataset of text pairs; see `interfaces.Dataset`.
-
-    Attributes:
-      findings: Lines that describe the columns that were found.
-    """
+    """Dataset of text pairs; see `interfaces.Dataset`."""
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes the available splits.
-
-        Args:
-          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
-          task: `config.task`.
-          fields: `config.data`; see `DataFields`.
-          spec: The encoding: tokenizer, lengths and batch sizes.
+        """Reads and encodes the available splits; see `interfaces.Dataset` for the arguments.
 
         Raises:
           UserError: a file, column or score is missing or invalid, or does not fit the config.

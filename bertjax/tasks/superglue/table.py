@@ -8,7 +8,7 @@ passages of BoolQ, MultiRC and ReCoRD are truncated. The server computes the gen
 
 import dataclasses
 
-from bertjax.errors import UserError, nearest
+from bertjax import catalog
 from bertjax.tasks.superglue import records
 from bertjax.tasks.superglue.answers import AnswerKind, AnswerSets, ClassAnswers, EntityAnswers
 from bertjax.tasks.superglue.records import RowReader
@@ -186,13 +186,5 @@ def names_of(head: str) -> tuple[str, ...]:
 
 
 def superglue_task(name: str) -> SuperGlueTask:
-    """Returns the task of this name.
-
-    Raises:
-      UserError: the name is unknown; the message suggests the nearest.
-    """
-    for task in TASKS:
-        if task.name == name:
-            return task
-    known = [task.name for task in TASKS]
-    raise UserError(f"unknown SuperGLUE task {name!r}: {nearest(name, known)}")
+    """Returns the task of this name; see `catalog.find_named`."""
+    return catalog.find_named(TASKS, name, "SuperGLUE task")

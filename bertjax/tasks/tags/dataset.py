@@ -74,13 +74,7 @@ class Dataset(ner_dataset.Dataset):
     """
 
     def __init__(self, data: str, task: Fields, fields: Fields, spec: EncodingSpec):
-        """Reads and encodes the available splits.
-
-        Args:
-          data: A file, or a folder with a file for each split; see `tasks/sequence/files.py`.
-          task: `config.task`.
-          fields: `config.data`; see `DataFields`.
-          spec: The encoding: tokenizer, lengths and batch sizes.
+        """Reads and encodes the available splits; see `interfaces.Dataset` for the arguments.
 
         Raises:
           UserError: a file, column, tag or span is missing or invalid.

@@ -12,38 +12,27 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
+from bertjax.constraints import NonNegativeFloat, ShareBelowOne
 from bertjax.train import matrices
-from bertjax.train.optimizer import DECAY_BELOW_ONE, UNSCALED, add_decayed_weights
+from bertjax.train.optimizer import UNSCALED, add_decayed_weights
+from bertjax.train.optimizers import adamw
 
 
 @dataclasses.dataclass(frozen=True)
-class Optimizer:
-    """The defaults are ModernBERT's (Warner et al. 2024, appendix A).
+class Optimizer(adamw.Optimizer):
+    """The hyperparameters of AdamW; the defaults are ModernBERT's (Warner et al. 2024, appendix A).
 
     Attributes:
       weight_decay: Decoupled from the gradient; it is lowered with the learning rate.
-      adam_b1: Decay of the first moment.
-      adam_b2: Decay of the second moment.
-      adam_eps: Added to the root of the second moment.
     """
 
     weight_decay: NonNegativeFloat = 1e-5
-    adam_b1: ShareBelowOne = 0.9
     adam_b2: ShareBelowOne = 0.98
-    adam_eps: Epsilon = 1e-6
-
-    relations = (DECAY_BELOW_ONE,)
-    has_mup_rule = True
 
     def transforms(
         self, mup_rule: optax.GradientTransformation = UNSCALED
     ) -> tuple[optax.GradientTransformation, ...]:
-        """The steps of the chain from clipped gradient to direction.
-
-        Args:
-          mup_rule: Scales the direction by the width of the model, but not the weight decay.
-        """
+        """As in AdamW."""
         return (_stable_adamw(self, mup_rule),)
 
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.layers.late_interaction import maxsim
+from bertjax.layers.similarity import maxsim
 
 
 def test_the_best_token_of_a_document_counts_for_every_token_of_a_query():
