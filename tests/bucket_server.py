@@ -1,7 +1,7 @@
 """A local server with the subset of Google Cloud Storage's JSON API that the clients here use.
 
-`STORAGE_EMULATOR_HOST` and `TENSORSTORE_GCS_HTTP_URL` lead the clients to it. It can be told to
-fail for a while, and to refuse.
+`STORAGE_EMULATOR_HOST` and `TENSORSTORE_GCS_HTTP_URL` select it in the clients. It can
+fail for a number of requests, or refuse all.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class BucketServer(ThreadingHTTPServer):
     Attributes:
       objects: (bucket, name) -> (content, generation).
       refused: Buckets to which nobody has a right.
-      failures: So many of the next requests for an object's content are answered with 503.
+      failures: The number of next requests for an object's content that are answered with 503.
       requests: (method, path) of all of them.
     """
 

@@ -356,8 +356,8 @@ def test_batch_size_warmup_spends_equal_tokens_on_every_size_but_the_last():
 def test_one_learning_rate_schedule_spans_growing_batches():
     common = importlib.import_module("configs.common")
     config = load_config(f"{FOLDER}/bert.py:tiny", {"num_train_steps": 1000, "data.phases": ()})
-    wanted = [float(build.make_schedule(config)(step)) for step in (0, 399, 400, 999)]
+    expected = [float(build.make_schedule(config)(step)) for step in (0, 399, 400, 999)]
     with config.unlocked():
         config.data.phases = common.batch_size_warmup(1000, 128, (2, 4, 20), 200_000)
     build.check(config)
-    assert [float(build.make_schedule(config)(step)) for step in (0, 399, 400, 999)] == wanted
+    assert [float(build.make_schedule(config)(step)) for step in (0, 399, 400, 999)] == expected

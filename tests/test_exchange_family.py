@@ -218,19 +218,19 @@ def test_round_trip_of_a_classifier(recipe, pooler_act, vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "end", "says"),
+    ("section", "end", "hf_fields"),
     [
         (NER, "TokenClassification", {"classifier_dropout": 0.2}),
         (RACE, "MultipleChoice", {"finetuning_task": "race", "num_choices": 4}),
         ({"name": "squad"}, "QuestionAnswering", {"finetuning_task": "squad2"}),
     ],
 )
-def test_round_trip_of_every_task_head(section, end, says, vocabulary, tmp_path):
+def test_round_trip_of_every_task_head(section, end, hf_fields, vocabulary, tmp_path):
     finetuned(tmp_path / "run", "bert_masks30", vocabulary, section, unanswerable=True)
     made = export(tmp_path / "run", tmp_path / "theirs")
     assert made.class_name == f"BertFor{end}"
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
-    assert says.items() <= config.items()
+    assert hf_fields.items() <= config.items()
     if end == "TokenClassification":
         assert config["id2label"] == {str(number): tag for number, tag in enumerate(TAGS)}
     pooler = {} if end == "MultipleChoice" else {"encoder/pooler": "this run has not trained it"}
@@ -300,7 +300,7 @@ def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "theirs")
     inputs = opened(*texts, padding=True, return_tensors="pt")
     with torch.no_grad():
-        wanted = model.eval()(**inputs).logits.numpy()
+        expected = model.eval()(**inputs).logits.numpy()
 
     config, pieces = (
         configs.from_json((tmp_path / "run" / "config.json").read_text()),
@@ -326,8 +326,8 @@ def test_class_scores_of_texts_are_equal(recipe, pooler_act, texts, vocabulary, 
     variables = {"params": jax.tree.map(jnp.asarray, trees.nest(params))}
     batch = jax.tree.map(jnp.asarray, rows)
     found = importing.pretrainer(config).apply(variables, batch, method=scores)
-    assert np.ptp(wanted, axis=0).max() > 0.05
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert np.ptp(expected, axis=0).max() > 0.05
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -343,7 +343,7 @@ def test_outputs_of_the_generator_are_equal(vocabulary, tmp_path):
     there = np.arange(9) < np.array([[9], [1]])
     with torch.no_grad():
         mask = torch.tensor(there).long()
-        wanted = model(torch.tensor(input_ids), attention_mask=mask).logits.numpy()
+        expected = model(torch.tensor(input_ids), attention_mask=mask).logits.numpy()
 
     def generated(module, batch):
         prepared = module.generator.prepare(module.encoder, batch, train=False)
@@ -361,7 +361,7 @@ def test_outputs_of_the_generator_are_equal(vocabulary, tmp_path):
     variables = {"params": jax.tree.map(jnp.asarray, trees.nest(params))}
     pieces = tokenizer.load(tmp_path / "run" / "tokenizer")
     found = importing.pretrainer(config, pieces).apply(variables, batch, method=generated)
-    np.testing.assert_allclose(np.asarray(found)[there], wanted[there], atol=1e-4)
+    np.testing.assert_allclose(np.asarray(found)[there], expected[there], atol=1e-4)
 
 
 def test_the_imported_discriminator_has_the_weights_of_the_run(vocabulary, tmp_path):

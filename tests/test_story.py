@@ -92,7 +92,7 @@ def succeeds(result: subprocess.CompletedProcess) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def fails(result: subprocess.CompletedProcess, *wanted: str) -> str:
+def fails(result: subprocess.CompletedProcess, *expected: str) -> str:
     """Check for exit status 2 and a one-line error, and return that line."""
     assert result.returncode == 2, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
@@ -100,7 +100,7 @@ def fails(result: subprocess.CompletedProcess, *wanted: str) -> str:
     assert line.startswith("bertjax ")
     assert ": error: " in line
     assert result.stderr.count(": error: ") == 1
-    for part in wanted:
+    for part in expected:
         assert part in line, line
     return line
 

@@ -134,8 +134,8 @@ def test_the_average_of_the_weights_is_loaded_and_exported(pretrained, tmp_path)
         checkpoints.save({"params": params, "average": {"params": average}}, step=40)
     export_run(run, tmp_path / "averaged")
     export_run(f"{pretrained}@20", tmp_path / "20")
-    exported, wanted = (read_arrays(tmp_path / folder) for folder in ("averaged", "20"))
-    for name, array in wanted.items():
+    exported, expected = (read_arrays(tmp_path / folder) for folder in ("averaged", "20"))
+    for name, array in expected.items():
         np.testing.assert_array_equal(exported[name], array)
     loaded = pretrained_models.load(str(run)).load_params("encoder", "mlm")
     jax.tree.map(np.testing.assert_array_equal, loaded["mlm"], average["mlm"])

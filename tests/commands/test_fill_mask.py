@@ -48,10 +48,10 @@ def test_probabilities_are_those_of_the_model(filler):
     rows = ([2, 5, 6, 4, 8, 3], [2, 4, 28, 29, 30, 21, 22, 23, 24, 4, 3])
     for row, places in zip(rows, found, strict=True):
         for place, candidates in zip(np.flatnonzero(np.equal(row, 4)), places, strict=True):
-            wanted = by_hand(filler, row, place)
+            expected = by_hand(filler, row, place)
             values = [value for _, value in candidates]
-            np.testing.assert_allclose(values, np.sort(wanted)[::-1], rtol=1e-4)
-            best = int(wanted.argmax())
+            np.testing.assert_allclose(values, np.sort(expected)[::-1], rtol=1e-4)
+            best = int(expected.argmax())
             assert candidates[0][0] == filler.tokenizer.ids_to_pieces([best])[0]
 
 

@@ -182,8 +182,8 @@ def test_predict_with_a_seed_that_kept_its_checkpoints(finished, tmp_path, capsy
     assert cli.main([*words, "--batch_size", "4"]) == 0
     output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["sentence"] for row in output] == [text for text, _ in ROWS[::3]]
-    wanted = (run / "predictions" / "dev" / "SST-2.tsv").read_text().split()[3::2]
-    assert [row["label"] for row in output] == wanted
+    expected = (run / "predictions" / "dev" / "SST-2.tsv").read_text().split()[3::2]
+    assert [row["label"] for row in output] == expected
     for row in output:
         assert sum(row["probabilities"].values()) == pytest.approx(1.0)
         assert max(row["probabilities"], key=row["probabilities"].get) == row["label"]
@@ -303,9 +303,9 @@ def test_the_encoder_is_initialised_from_the_pretrained_one(data, pretrained, tm
         return jax.tree.map(np.asarray, state.params)
 
     taken, fresh = begun(pretrained), begun(f"random:{pretrained}")
-    wanted = origin.resolve(str(pretrained)).description()["encoder"]
-    assert fingerprint(taken["encoder"]) == wanted
-    assert fingerprint(fresh["encoder"]) != wanted
+    expected = origin.resolve(str(pretrained)).description()["encoder"]
+    assert fingerprint(taken["encoder"]) == expected
+    assert fingerprint(fresh["encoder"]) != expected
     assert fingerprint(taken["glue"]) == fingerprint(fresh["glue"])
 
 
@@ -318,8 +318,8 @@ def test_only_the_discriminator_of_an_electra_is_fine_tuned(data, tmp_path):
     state = finetune_job.init_state(job, job.trainer(0))
     assert set(state.params) == {"encoder", "glue"}
     assert set(state.params["glue"]) == {"pooler", "classifier"}
-    wanted = fingerprint(restore.load_numpy(checkpoint, "params/encoder"))
-    assert fingerprint(jax.tree.map(np.asarray, state.params["encoder"])) == wanted
+    expected = fingerprint(restore.load_numpy(checkpoint, "params/encoder"))
+    assert fingerprint(jax.tree.map(np.asarray, state.params["encoder"])) == expected
 
 
 @pytest.mark.parametrize(

@@ -132,8 +132,8 @@ def test_the_summary_has_the_unigram_baseline(uninterrupted):
 def test_only_predicted_tokens_have_a_perplexity(uninterrupted):
     lines = (uninterrupted / "metrics.jsonl").read_text().splitlines()
     (*_, held_out) = (row for row in map(json.loads, lines) if "held_out/mlm/loss" in row)
-    wanted = math.exp(held_out["held_out/mlm/loss"])
-    assert held_out["held_out/mlm/perplexity"] == pytest.approx(wanted)
+    expected = math.exp(held_out["held_out/mlm/loss"])
+    assert held_out["held_out/mlm/perplexity"] == pytest.approx(expected)
     assert "held_out/sentence_pair/loss" in held_out
     assert "held_out/sentence_pair/perplexity" not in held_out
 

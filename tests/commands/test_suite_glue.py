@@ -95,8 +95,8 @@ def test_all_tasks_give_a_table_an_average_and_an_archive(suite, stand_in, tmp_p
     with zipfile.ZipFile(folder / "submission.zip") as archive:
         names = archive.namelist()
         assert archive.read("RTE.tsv") == b"of rte"
-    wanted = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "AX", "QNLI", "RTE"]
-    assert sorted(names) == sorted(f"{name}.tsv" for name in [*wanted, "WNLI"])
+    expected = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "AX", "QNLI", "RTE"]
+    assert sorted(names) == sorted(f"{name}.tsv" for name in [*expected, "WNLI"])
     assert "lacks" not in printed
 
 

@@ -137,8 +137,8 @@ def test_a_changed_byte_is_detected_by_verify_and_by_reading(corpus_path):
     shard = sorted(corpus_path.glob("*.array_record"))[1]
     content = bytearray(shard.read_bytes())
     corpus = open_corpus(corpus_path)
-    wanted = corpus.read(np.arange(corpus.num_records))
-    location = content.index(wanted[int(corpus._first_records[1])][:16])
+    expected = corpus.read(np.arange(corpus.num_records))
+    location = content.index(expected[int(corpus._first_records[1])][:16])
     content[location] ^= 1
     shard.write_bytes(content)
     with pytest.raises(UserError, match=rf"{shard.name}: SHA-256 differs"):

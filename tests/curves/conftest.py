@@ -257,9 +257,9 @@ def follows(regolden):
         golden = json.loads(path.read_text())
         assert curves.keys() == golden.keys()
         for metric, curve in curves.items():
-            wanted = golden[metric]
-            assert curve.keys() == wanted.keys(), metric
-            got, wanted = [*curve.values()], [wanted[step] for step in curve]
-            np.testing.assert_allclose(got, wanted, TOLERANCE, TOLERANCE, err_msg=metric)
+            expected = golden[metric]
+            assert curve.keys() == expected.keys(), metric
+            got, expected = [*curve.values()], [expected[step] for step in curve]
+            np.testing.assert_allclose(got, expected, TOLERANCE, TOLERANCE, err_msg=metric)
 
     return compare

@@ -50,9 +50,9 @@ def test_words_outside_the_vocabulary_get_rows(words):
     encoded = sequences.encode((["the bird", "dog"],), words, 6, max_chars_per_word=8)
     batch = encoded.rows(np.array([0, 1]), 5)
     assert batch["input_ids"].tolist()[0] == [2, 5, 1, 3, 0]
-    wanted = [characters.boundary_word(256, 8), *characters.spell(["the", "bird"], 8)]
-    wanted += [characters.boundary_word(257, 8), np.full(8, P)]
-    np.testing.assert_array_equal(batch["char_ids"][0], wanted)
+    expected = [characters.boundary_word(256, 8), *characters.spell(["the", "bird"], 8)]
+    expected += [characters.boundary_word(257, 8), np.full(8, P)]
+    np.testing.assert_array_equal(batch["char_ids"][0], expected)
     np.testing.assert_array_equal(batch["char_ids"][1, 3:], P)
 
 

@@ -23,10 +23,10 @@ def test_top_k_keeps_the_highest():
 
 
 @pytest.mark.parametrize(
-    ("share", "wanted"), [(0.49, [[0], [2, 3]]), (0.75, [[0, 1], [1, 2, 3]]), (1e-9, [[0], [3]])]
+    ("share", "expected"), [(0.49, [[0], [2, 3]]), (0.75, [[0, 1], [1, 2, 3]]), (1e-9, [[0], [3]])]
 )
-def test_top_p_keeps_the_smallest_sufficient_set(share, wanted):
-    assert kept(search.keep_top_p(SCORES, share)) == wanted
+def test_top_p_keeps_the_smallest_sufficient_set(share, expected):
+    assert kept(search.keep_top_p(SCORES, share)) == expected
 
 
 def test_the_repetition_penalty_applies_to_previous_tokens():
@@ -50,9 +50,9 @@ def test_samples_follow_the_probabilities():
     keys = jax.random.split(jax.random.key(0), 4000)
     scores = jnp.tile(SCORES[:1], (4000, 1))
     tokens = np.asarray(TokenSampler(temperature=0.5).sample(scores, keys))
-    wanted = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
+    expected = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
     found = np.bincount(tokens, minlength=4) / 4000
-    np.testing.assert_allclose(found, wanted / wanted.sum(), atol=0.03)
+    np.testing.assert_allclose(found, expected / expected.sum(), atol=0.03)
     assert set(np.asarray(TokenSampler(temperature=1.0, top_k=2).sample(scores, keys))) == {0, 1}
 
 

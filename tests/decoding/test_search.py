@@ -45,8 +45,8 @@ def follow(before, length=NEW, choose=np.argmax):
 
 def test_greedy_search_takes_the_most_likely_tokens_until_the_end():
     found = search.complete(DECODER, CACHE, HISTORY, max_new_tokens=9, end_id=END)
-    wanted = [follow(row, 9) for row in ((3, 1), (4, 4))]
-    np.testing.assert_array_equal(found, wanted)
+    expected = [follow(row, 9) for row in ((3, 1), (4, 4))]
+    np.testing.assert_array_equal(found, expected)
     assert (np.asarray(found) == -1).any(axis=1).sum() >= 1
 
 

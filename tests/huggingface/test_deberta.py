@@ -123,8 +123,8 @@ def test_a_masked_lm_with_a_mask_decoder(run, tmp_path):
     assert (made.class_name, made.left_out) == ("DebertaV2ForMaskedLM", {})
     assert "pipeline_tag: fill-mask" in (tmp_path / "hf" / "README.md").read_text()
     imported = importing.read(tmp_path / "hf")
-    found, wanted = encoded(imported.config.model, imported.params), encoded(config.model, params)
-    np.testing.assert_array_equal(found.queries, wanted.queries)
+    found, expected = encoded(imported.config.model, imported.params), encoded(config.model, params)
+    np.testing.assert_array_equal(found.queries, expected.queries)
     assert_round_trip(tmp_path / "hf", tmp_path)
     # Masks are filled by the mask decoder, as in training.
     ((candidates,),) = fill_mask.load(str(folder), 3, "float32").fill(["a [MASK] of text"])

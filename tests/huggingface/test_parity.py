@@ -305,9 +305,9 @@ def _choices(module: Pretrainer, encoded, rows):
     return logits[:, :1]
 
 
-def assert_same_outputs(found, wanted, mask):
-    assert wanted.keys() <= found.keys()
-    for name, value in wanted.items():
+def assert_same_outputs(found, expected, mask):
+    assert expected.keys() <= found.keys()
+    for name, value in expected.items():
         where = mask if name in BY_TOKEN else slice(None)
         np.testing.assert_allclose(
             np.asarray(found[name])[where], value[where], atol=1e-4, err_msg=name
@@ -320,10 +320,10 @@ def test_outputs_are_equal(theirs):
     config = importing.run_config(released, "reference")
     params = importing.parameters(released, config)
     for batch in (BATCH, ONE_TOKEN):
-        wanted = outputs_of_theirs(theirs, batch)
+        expected = outputs_of_theirs(theirs, batch)
         found = outputs_of_ours(config, params, batch)
-        assert_same_outputs(found, wanted, batch["attention_mask"])
-        assert np.abs(wanted["sequence"]).max() > 1
+        assert_same_outputs(found, expected, batch["attention_mask"])
+        assert np.abs(expected["sequence"]).max() > 1
 
 
 @pytest.fixture(scope="module")

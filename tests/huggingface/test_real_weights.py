@@ -80,13 +80,13 @@ def test_token_and_sentence_embeddings_are_equal(minilm, run):
     inputs = opened(SENTENCES, padding="longest", return_tensors="pt")
     model = transformers.AutoModel.from_pretrained(minilm).eval()
     with torch.no_grad():
-        wanted = model(**inputs).last_hidden_state.numpy()
+        expected = model(**inputs).last_hidden_state.numpy()
 
     input_ids, mask = rows(tokenizer.load(run / "tokenizer"), SENTENCES)
     np.testing.assert_array_equal(input_ids, inputs["input_ids"].numpy())
     found = encode(run, input_ids, mask)
-    np.testing.assert_allclose(found[mask], wanted[mask], atol=1e-5)
-    ours, theirs = mean_pooled(found, mask), mean_pooled(wanted, mask)
+    np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
+    ours, theirs = mean_pooled(found, mask), mean_pooled(expected, mask)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     assert ours[0] @ ours[1] > 0.3 > ours[0] @ ours[2]
 

@@ -58,11 +58,11 @@ def with_ends(trained, *texts):
     return ids
 
 
-def assert_same(found, wanted, text):
+def assert_same(found, expected, text):
     """Compare ids; runs of one character may be segmented in any order with an equal score."""
     if re.search(r"(.)\1\1\1", text):
-        found, wanted = sorted(found), sorted(wanted)
-    assert found == wanted, text
+        found, expected = sorted(found), sorted(expected)
+    assert found == expected, text
 
 
 def test_ids_are_equal(exported):

@@ -63,7 +63,7 @@ def test_the_multipliers_are_in_the_exported_weights(recipe, tmp_path):
     assert not again.config.model.get("mup_base_width", 0)
     with again.config.unlocked():
         again.config.model.precision = "float32"
-    wanted = logits(importing.pretrainer(config), trees.nest(params))
+    expected = logits(importing.pretrainer(config), trees.nest(params))
     found = logits(importing.pretrainer(again.config), trees.nest(again.params))
-    np.testing.assert_allclose(found, wanted, atol=1e-4)
-    assert np.std(wanted) > 0.1
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert np.std(expected) > 0.1

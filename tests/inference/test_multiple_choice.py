@@ -42,8 +42,8 @@ def test_only_the_tokens_of_an_answer_are_scored(model):
         batch_size=2,
         progress=lambda share, text: shares.append(share),
     )
-    wanted = [[-sum(map(ord, f" {c}")) for c in q.choices] for q in QUESTIONS]
-    assert scores == wanted
+    expected = [[-sum(map(ord, f" {c}")) for c in q.choices] for q in QUESTIONS]
+    assert scores == expected
     assert shares == sorted(shares)
     assert shares[-1] == 1
 

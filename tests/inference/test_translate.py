@@ -59,10 +59,10 @@ def test_greedy_decoding_is_the_argmax_of_the_teacher_forced_decoder(make, piece
         read = [pieces.pad_id, *output] + [0] * (most - place - 1)
         output.append(int(scores(jnp.asarray([read]))[0, place].argmax()))
     end = output.index(pieces.sep_id) if pieces.sep_id in output else most
-    wanted = [token for token in output[:end] if token not in pieces.special_ids]
-    assert wanted
+    expected = [token for token in output[:end] if token not in pieces.special_ids]
+    assert expected
     found = translator.translate(SOURCES[:1], 2)[0]
-    assert pieces.encode_batch([found])[0][: len(wanted)] == wanted
+    assert pieces.encode_batch([found])[0][: len(expected)] == expected
 
 
 def test_references_are_compared_after_a_tokenizer_round_trip(pieces):

@@ -49,14 +49,14 @@ def test_in_bfloat16_only_the_result_is_rounded(name):
     found, own_slope = jax.vjp(activation(name), x)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_array_equal(found, exact.astype(jnp.bfloat16))
-    (wanted,), (got,) = slope(jnp.ones(401)), own_slope(jnp.ones(401, jnp.bfloat16))
-    np.testing.assert_allclose(got.astype(jnp.float32), wanted, atol=2**-8)
+    (expected,), (got,) = slope(jnp.ones(401)), own_slope(jnp.ones(401, jnp.bfloat16))
+    np.testing.assert_allclose(got.astype(jnp.float32), expected, atol=2**-8)
 
 
 def test_gelu_equals_the_formula_with_erfc():
     x = np.linspace(-8, 8, 4001)
-    wanted = 0.5 * x * scipy.special.erfc(-x / np.sqrt(2))
-    np.testing.assert_allclose(activation("gelu")(jnp.asarray(x, jnp.float32)), wanted, atol=1e-6)
+    expected = 0.5 * x * scipy.special.erfc(-x / np.sqrt(2))
+    np.testing.assert_allclose(activation("gelu")(jnp.asarray(x, jnp.float32)), expected, atol=1e-6)
 
 
 def test_an_unknown_activation():

@@ -74,11 +74,11 @@ def test_layers_alternate(num_layers, fields, x, random, randomized):
         y, states = module.apply(params, x, MASK, train=False)
         return jnp.vdot(y, probe), states
 
-    got, wanted = (
+    got, expected = (
         jax.jit(jax.value_and_grad(function, has_aux=True))(params)
         for function in (stacked, by_hand)
     )
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
 
 
@@ -91,9 +91,9 @@ def test_with_one_block_it_equals_a_stack(x, randomized):
     specs = [nn.get_partition_spec(tree) for tree in boxed]
     assert specs[0] == specs[1]
     got = module.apply(params, x, MASK, train=False)
-    wanted = plain.apply(params, x, MASK, train=False)
+    expected = plain.apply(params, x, MASK, train=False)
     assert got[1] is None
-    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-5)
 
 
 class Filled(nn.Module):

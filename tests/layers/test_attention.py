@@ -29,8 +29,8 @@ def test_self_attention_equals_the_formula(kind, random, randomized, by_hand):
     module, x = SelfAttention(H), random(B, L, H * K)
     params = randomized(module, x, KINDS[kind], train=False)
     got = module.apply(params, x, KINDS[kind], train=False)
-    wanted = by_hand.attention(x, KINDS[kind], params["params"])
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    expected = by_hand.attention(x, KINDS[kind], params["params"])
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_kernels_name_their_axes(random):
@@ -134,8 +134,8 @@ def test_every_precision_is_near_float32(name, random, randomized):
     x_in = jnp.asarray(x, PRECISIONS[name].activations)
     got = module.apply(params, x_in, mask, train=False)
     assert got.dtype == PRECISIONS[name].activations
-    wanted = exact.apply(params, x, mask, train=False)
-    error = np.abs(np.asarray(got, np.float32) - wanted).max() / np.abs(wanted).max()
+    expected = exact.apply(params, x, mask, train=False)
+    error = np.abs(np.asarray(got, np.float32) - expected).max() / np.abs(expected).max()
     assert error < {"float32": 1e-6, "float8": 1e-1}.get(name, 3e-2)
 
 
@@ -149,8 +149,8 @@ def test_scores_are_the_inputs_of_the_softmax(random, randomized):
         np.einsum("bld,dhk->blhk", x, own[name]["kernel"]) + own[name]["bias"]
         for name in ("query", "key")
     )
-    wanted = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(3)
-    np.testing.assert_allclose(scores, np.where(mask.array(), wanted, 0), rtol=1e-4, atol=1e-5)
+    expected = np.einsum("blhk,bmhk->bhlm", query, key) / np.sqrt(3)
+    np.testing.assert_allclose(scores, np.where(mask.array(), expected, 0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["padding", "packed", "causal", "visible matrix"])
@@ -180,11 +180,11 @@ def test_rotary_attention_does_not_change_when_all_positions_are_shifted(random,
     module = SelfAttention(3, rotary=Rotary(20.0))
     params = randomized(module, x, mask, train=False)
     got = module.apply(params, jnp.roll(x, 2, axis=1), later, train=False)[:, 2:]
-    wanted = module.apply(params, x, mask, train=False)[:, :4]
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    expected = module.apply(params, x, mask, train=False)[:, :4]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     seen = masks.padding(mask.key_mask[:, :4])
     reversed_order = module.apply(params, x[:, 3::-1], seen, train=False)
-    assert np.abs(reversed_order[:, ::-1] - wanted).max() > 0.1
+    assert np.abs(reversed_order[:, ::-1] - expected).max() > 0.1
 
 
 def test_rotary_attention_equals_the_formula(random, randomized):
@@ -208,9 +208,9 @@ def test_rotary_attention_equals_the_formula(random, randomized):
     )
     weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     context = weights @ projected("value")
-    wanted = context @ own["output"]["kernel"][0] + own["output"]["bias"]
+    expected = context @ own["output"]["kernel"][0] + own["output"]["bias"]
     got = module.apply(params, x, mask, train=False)[0]
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_without_biases_is_attention_with_zero_biases(random, randomized):
@@ -222,8 +222,8 @@ def test_attention_without_biases_is_attention_with_zero_biases(random, randomiz
     zero = jax.tree.map(jnp.zeros_like, nn.meta.unbox(zero)["params"])
     both = {name: {**zero[name], **part} for name, part in params["params"].items()}
     got = module.apply(params, x, mask, train=False)
-    wanted = SelfAttention(H).apply({"params": both}, x, mask, train=False)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    expected = SelfAttention(H).apply({"params": both}, x, mask, train=False)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("fields", [{"rotary": Rotary()}, {"alibi": Alibi(3)}, {"window": 3}])

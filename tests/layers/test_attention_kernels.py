@@ -146,9 +146,9 @@ def products(*arrays):
     return Products().apply({}, *arrays)
 
 
-def assert_same(got, wanted, atol):
+def assert_same(got, expected, atol):
     """Compare all rows except the last, which has no visible key: any finite output is good."""
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert one.dtype == other.dtype
         one, other = (np.asarray(x, np.float32) for x in (one, other))
         np.testing.assert_allclose(one[:-1], other[:-1], atol=atol)
@@ -174,12 +174,12 @@ def test_splash_and_its_gradients_equal_the_formula(kind, dtype, atol, arrays, r
     exact = [x.astype(jnp.float32) for x in rounded]
     probe = random(B, L, H, K)
     kernel = functools.partial(splash, interpret=True)
-    got, wanted = (
+    got, expected = (
         jax.jit(functools.partial(value_and_gradients, function, probe))(*inputs, MASKS[kind])
         for function, inputs in ((kernel, rounded), (products, exact))
     )
     assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {jnp.dtype(dtype)}
-    assert_same(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), got), wanted, atol)
+    assert_same(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), got), expected, atol)
 
 
 def test_splash_over_several_blocks_of_queries_and_keys(random):
@@ -195,7 +195,7 @@ def test_splash_on_a_mesh_uses_local_rows_and_heads(arrays):
     """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in training."""
     axes = ("data", "fsdp", "tensor", "sequence")
     mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
-    wanted = products(*arrays, MASKS["all"])
+    expected = products(*arrays, MASKS["all"])
     arrays = (*arrays, MASKS["all"].key_mask, MASKS["all"].packed_segment_ids)
 
     def kernel(query, key, value, there, packed_segment_ids):
@@ -209,13 +209,13 @@ def test_splash_on_a_mesh_uses_local_rows_and_heads(arrays):
     def by_shards(*arrays):
         with nn.logical_axis_rules([("batch", "fsdp"), ("heads", "tensor")]):
             parts = [x.reshape(2, B // 2, *x.shape[1:]) for x in arrays]
-            return jax.vmap(kernel, spmd_axis_name="data")(*parts).reshape(wanted.shape)
+            return jax.vmap(kernel, spmd_axis_name="data")(*parts).reshape(expected.shape)
 
     for function in (by_rows, by_shards):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             where = jax.sharding.NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
             compiled = jax.jit(function, in_shardings=where).lower(*arrays).compile()
-        assert_same(compiled(*jax.device_put(arrays, where)), wanted, 1e-5)
+        assert_same(compiled(*jax.device_put(arrays, where)), expected, 1e-5)
         assert "all-gather" not in compiled.as_text()
 
 
@@ -353,11 +353,11 @@ def compare_cudnn_with_the_formula():
     )
     probe = jnp.asarray(generator.normal(size=(3, 512, 3, 64)), jnp.float32)
     mask = masks.padding(jnp.arange(512)[None] < jnp.array([[300], [512], [1]]))
-    got, wanted = (
+    got, expected = (
         jax.jit(functools.partial(value_and_gradients, function, probe))(query, key, value, mask)
         for function in (attention_kernels.cudnn, products)
     )
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (one, other)), atol=0.03)
     hidden = ~np.asarray(mask.key_mask)
     for gradient in got[1][1:]:

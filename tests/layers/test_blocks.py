@@ -19,17 +19,17 @@ def test_feed_forward(random, randomized, by_hand):
     assert boxed["intermediate"]["kernel"].names == ("embed", "mlp")
     assert boxed["output"]["kernel"].names == ("mlp", "embed")
     params = randomized(module, x)
-    wanted = by_hand.feed_forward(x, params["params"])
-    np.testing.assert_allclose(module.apply(params, x), wanted, rtol=1e-5, atol=1e-5)
+    expected = by_hand.feed_forward(x, params["params"])
+    np.testing.assert_allclose(module.apply(params, x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_post_norm_block(random, randomized, by_hand):
     x, mask = random(2, 5, 6), masks.padding(jnp.arange(5) < jnp.array([[3], [5]]))
     block = PostNormBlock(SelfAttention(3), FeedForward(11), 0.1, 1e-3)
     params = randomized(block, x, mask, train=False)
-    wanted = by_hand.post_norm_block(x, mask, params["params"], 1e-3)
+    expected = by_hand.post_norm_block(x, mask, params["params"], 1e-3)
     got = block.apply(params, x, mask, train=False)
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_applies_to_both_outputs_and_not_to_the_residual(random):
@@ -59,8 +59,8 @@ def test_residuals_have_one_array_of_each_large_shape(precision, kind, capsys):
     print_saved_residuals(loss, params)
     kept = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     large = {shape: kept.count(shape) for shape in kept if shape.endswith(("[2,3,5,5]", "11]"))}
-    wanted = {"bool[2,3,5,5]": 1, f"{kind}[2,3,5,5]": 1, f"{kind}[10,11]": 1}
-    assert {shape: n for shape, n in large.items() if "[6,11]" not in shape} == wanted
+    expected = {"bool[2,3,5,5]": 1, f"{kind}[2,3,5,5]": 1, f"{kind}[10,11]": 1}
+    assert {shape: n for shape, n in large.items() if "[6,11]" not in shape} == expected
 
 
 @pytest.mark.parametrize("act", ["gelu", "silu"])
@@ -84,8 +84,8 @@ def test_gated_feed_forward(act, random, randomized):
     )
     probe = random(2, 3, 7)
     got = jax.grad(lambda x: jnp.vdot(module.apply(params, x), probe))(x)
-    wanted = jax.grad(lambda x: jnp.vdot(by_formula(x, *kernels), probe))(x)
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    expected = jax.grad(lambda x: jnp.vdot(by_formula(x, *kernels), probe))(x)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_without_biases(random, randomized):
@@ -106,5 +106,5 @@ def test_blocks_without_biases(random, randomized):
     middle = x + attention.apply({"params": params["attention"]}, x, mask, train=False)
     normal = middle - middle.mean(-1, keepdims=True)
     normal = normal / middle.std(-1, keepdims=True) * params["feed_forward_norm"]["scale"]
-    wanted = middle + feed_forward.apply({"params": params["feed_forward"]}, normal)
-    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)
+    expected = middle + feed_forward.apply({"params": params["feed_forward"]}, normal)
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)

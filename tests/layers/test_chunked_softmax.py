@@ -53,7 +53,7 @@ def test_chunks_equal_the_whole(given, positions):
         return Predicting().apply({"params": {"table": table}}, *arguments)
 
     grad = [jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True)) for f in (pieces, whole)]
-    (got, gradients), (wanted, others) = (f(*given) for f in grad)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    (got, gradients), (expected, others) = (f(*given) for f in grad)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
     for one, other in zip(gradients, others, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

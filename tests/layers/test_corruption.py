@@ -37,8 +37,8 @@ def test_the_budget_is_the_rounded_share_of_what_may_be_masked():
     lengths = np.arange(513)
     maskable = jnp.asarray(np.arange(512) < lengths[:, None])
     budget = masking.prediction_budget(maskable, 0.15, 77)
-    wanted = [min(max(1, round(0.15 * n)), 77) if n else 0 for n in lengths.tolist()]
-    np.testing.assert_array_equal(budget, wanted)
+    expected = [min(max(1, round(0.15 * n)), 77) if n else 0 for n in lengths.tolist()]
+    np.testing.assert_array_equal(budget, expected)
     assert masking.prediction_budget(maskable, 0.15, 20).max() == 20
 
 
@@ -72,19 +72,19 @@ def test_every_maskable_token_is_equally_likely():
 
 
 @pytest.mark.parametrize(
-    ("special", "wanted"),
+    ("special", "expected"),
     [
         ((0, 1, 2, 3, 12), [4, 5, 6, 7, 8, 9, 10, 11]),  # as in RoBERTa's vocabulary: <mask> last
         ((5, 6, 9, 5), [0, 1, 2, 3, 4, 7, 8, 10, 11, 12]),
         ((), [*range(13)]),
     ],
 )
-def test_random_tokens_are_never_special_and_otherwise_equally_likely(special, wanted):
+def test_random_tokens_are_never_special_and_otherwise_equally_likely(special, expected):
     draws = masking.random_tokens(jax.random.key(3), (200, 103), 13, special)
     counts = np.bincount(np.asarray(draws).ravel(), minlength=13)
-    assert np.flatnonzero(counts).tolist() == wanted
-    expected = draws.size / len(wanted)
-    assert np.abs(counts[wanted] - expected).max() < 4.5 * expected**0.5
+    assert np.flatnonzero(counts).tolist() == expected
+    mean = draws.size / len(expected)
+    assert np.abs(counts[expected] - mean).max() < 4.5 * mean**0.5
 
 
 def sizes_and_starts(generator, length):

@@ -17,9 +17,9 @@ def ask(layer, x, memory, mask):
 def test_of_a_sequence_to_itself_it_equals_self_attention(random, randomized):
     x, mask = random(B, M, H * K), masks.causal(M)
     variables = randomized(SelfAttention(H), x, mask, train=False)
-    wanted = SelfAttention(H).apply(variables, x, mask, train=False)
+    expected = SelfAttention(H).apply(variables, x, mask, train=False)
     found = CrossAttention(H).apply(variables, x, x, mask, method=ask)
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_masked_tokens_of_the_source_have_no_gradient(random, randomized):

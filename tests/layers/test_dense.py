@@ -37,8 +37,8 @@ def test_several_axes_are_one_einsum(
     assert boxed["bias"].names == axes[contracted:]
     params = randomized(dense, x)["params"]
     assert params["kernel"].shape == (*shape[-contracted:], *features)
-    wanted = np.einsum(subscripts, x, params["kernel"]) + params["bias"]
-    np.testing.assert_allclose(dense.apply({"params": params}, x), wanted, rtol=1e-5, atol=1e-5)
+    expected = np.einsum(subscripts, x, params["kernel"]) + params["bias"]
+    np.testing.assert_allclose(dense.apply({"params": params}, x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_without_bias(random):
@@ -86,6 +86,6 @@ def test_a_rematerialised_input_has_the_same_gradient(precision, random, randomi
     def before(params, x):
         return dense.apply(params, jnp.tanh(x))
 
-    got, wanted = (jax.grad(total, (1, 2))(through, params, x) for through in (inside, before))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, wanted)
+    got, expected = (jax.grad(total, (1, 2))(through, params, x) for through in (inside, before))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
     np.testing.assert_array_equal(inside(params, x), before(params, x))

@@ -50,7 +50,7 @@ def test_sums_are_those_of_a_loop_and_remat_changes_no_gradient(random, randomiz
             states.append(y)
         return jnp.vdot(y, probe), jnp.stack(states)
 
-    wanted = jax.jit(jax.value_and_grad(loop, has_aux=True))(variables["params"])
+    expected = jax.jit(jax.value_and_grad(loop, has_aux=True))(variables["params"])
     for remat in ("none", "full"):
         module = stack(keep_hidden_states=True, remat=remat)
 
@@ -60,7 +60,7 @@ def test_sums_are_those_of_a_loop_and_remat_changes_no_gradient(random, randomiz
 
         got = jax.jit(jax.value_and_grad(found, has_aux=True))(variables["params"])
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, wanted
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected
         )
 
 

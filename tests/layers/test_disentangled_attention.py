@@ -62,12 +62,12 @@ def test_attention_by_hand(terms, shared, random, randomized):
     variables = randomized(module, x, of_sequence(table), train=False)
     call = functools.partial(module.apply, variables, train=False)
     everywhere = np.broadcast_to(np.arange(L), (B, L))
-    wanted = by_hand(x, x, everywhere, table, variables["params"], terms, shared)
-    np.testing.assert_allclose(call(x, of_sequence(table)), wanted, rtol=1e-4, atol=1e-5)
+    expected = by_hand(x, x, everywhere, table, variables["params"], terms, shared)
+    np.testing.assert_allclose(call(x, of_sequence(table)), expected, rtol=1e-4, atol=1e-5)
     # Other queries, at two positions of the sequence, as in the mask decoder.
     got = call(others, of_sequence(table, queries=jnp.asarray(QUERIES)), x)
-    wanted = by_hand(others, x, QUERIES, table, variables["params"], terms, shared)
-    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    expected = by_hand(others, x, QUERIES, table, variables["params"], terms, shared)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_masked_keys_have_weights_of_exactly_zero(random, randomized):
@@ -107,5 +107,5 @@ def test_relative_positions_are_clipped_or_logarithmic():
     np.testing.assert_array_equal(relative_positions(distances, -1, 2), [0, 0, 0, 1, 2, 3, 3, 3, 3])
     far = np.array([-600, -511, -129, -128, 0, 128, 129, 130, 131, 510, 511, 600])
     # log(129 / 128) / log(511 / 128) * 127 = 0.71, of 130 1.42 and of 131 2.12.
-    wanted = np.array([-256, -255, -129, -128, 0, 128, 129, 130, 131, 255, 255, 255]) + 256
-    np.testing.assert_array_equal(relative_positions(far, 256, 512), wanted)
+    expected = np.array([-256, -255, -129, -128, 0, 128, 129, 130, 131, 255, 255, 255]) + 256
+    np.testing.assert_array_equal(relative_positions(far, 256, 512), expected)

@@ -30,9 +30,9 @@ def test_gradients_of_a_row_used_twice_are_summed(random):
         return jnp.vdot(module.apply({"params": {"embedding": table}}, jnp.array([4, 9, 4])), probe)
 
     gradient = jax.grad(read)(table)
-    wanted = np.zeros((11, 5), np.float32)
-    wanted[4], wanted[9] = probe[0] + probe[2], probe[1]
-    np.testing.assert_allclose(gradient, wanted, rtol=1e-6)
+    expected = np.zeros((11, 5), np.float32)
+    expected[4], expected[9] = probe[0] + probe[2], probe[1]
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

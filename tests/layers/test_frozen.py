@@ -42,8 +42,8 @@ def test_frozen_parameters_are_a_separate_collection(variables):
 
 def test_outputs_are_equal_and_have_no_gradient(variables):
     inner, own = variables["frozen"]["teacher"]["params"], variables["params"]["own"]
-    wanted = (X @ inner["kernel"] + inner["bias"]) @ own["kernel"] + own["bias"]
-    np.testing.assert_allclose(Outer().apply(variables, X), wanted, rtol=1e-5)
+    expected = (X @ inner["kernel"] + inner["bias"]) @ own["kernel"] + own["bias"]
+    np.testing.assert_allclose(Outer().apply(variables, X), expected, rtol=1e-5)
 
     def loss(variables, x):
         return jnp.square(Outer().apply(variables, x)).sum()

@@ -12,17 +12,17 @@ def test_the_pooler_uses_the_first_token(random, randomized):
     module, sequence = Pooler(), random(2, 5, 7)
     params = randomized(module, sequence)
     dense = params["params"]["dense"]
-    wanted = np.tanh(sequence[:, 0] @ dense["kernel"] + dense["bias"])
-    np.testing.assert_allclose(module.apply(params, sequence), wanted, rtol=1e-5, atol=1e-6)
+    expected = np.tanh(sequence[:, 0] @ dense["kernel"] + dense["bias"])
+    np.testing.assert_allclose(module.apply(params, sequence), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_transform_may_change_the_width(random, randomized, by_hand):
     module, hidden = PredictionTransform(3, layer_norm_eps=1e-2), random(2, 5, 7)
     params = randomized(module, hidden)
     dense = params["params"]["dense"]
-    wanted = by_hand.gelu(hidden @ dense["kernel"] + dense["bias"])
-    wanted = by_hand.layer_norm(wanted, params["params"]["norm"], 1e-2)
-    np.testing.assert_allclose(module.apply(params, hidden), wanted, rtol=1e-4, atol=1e-5)
+    expected = by_hand.gelu(hidden @ dense["kernel"] + dense["bias"])
+    expected = by_hand.layer_norm(expected, params["params"]["norm"], 1e-2)
+    np.testing.assert_allclose(module.apply(params, hidden), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_transform_uses_its_activation(random):
@@ -39,8 +39,8 @@ def test_a_classifier_is_float32_in_any_precision(random, randomized):
     module, pooled = Classifier(3), random(2, 7)
     params = randomized(module, pooled)
     dense = params["params"]["dense"]
-    wanted = pooled @ dense["kernel"] + dense["bias"]
-    np.testing.assert_allclose(module.apply(params, pooled), wanted, rtol=1e-5, atol=1e-6)
+    expected = pooled @ dense["kernel"] + dense["bias"]
+    np.testing.assert_allclose(module.apply(params, pooled), expected, rtol=1e-5, atol=1e-6)
     assert module.apply(params, pooled.astype(jnp.bfloat16)).dtype == jnp.float32
 
 

@@ -44,10 +44,10 @@ def test_named_choices_equal_those_by_hand(name, random):
         assert params["mix"]["weights"].shape == (len(weighed[name]),)
         drawn = np.linspace(-1, 1, len(weighed[name]))
         params = {"mix": {"weights": jnp.float32(drawn), "gamma": jnp.float32(3)}}
-        wanted = sum(3 * w * x for w, x in zip(softmax(drawn), weighed[name], strict=True))
+        expected = sum(3 * w * x for w, x in zip(softmax(drawn), weighed[name], strict=True))
     else:
         assert params == {}
-        wanted = {
+        expected = {
             "embeddings": h[0],
             "second_to_last": h[5],
             "last": h[6],
@@ -55,7 +55,7 @@ def test_named_choices_equal_those_by_hand(name, random):
             "concat_last_four": np.concatenate([h[3], h[4], h[5], h[6]], axis=-1),
         }[name]
     found = module.apply({"params": params}, encoded)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_outputs_and_gradients_equal_those_with_a_band(length, width, kind, rand
 
     found = loss(lambda *arrays: in_blocks(*arrays, mask))(*arrays)
     expected = loss(lambda *arrays: by_band(*arrays, mask))(*arrays)
-    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    for got, gradient in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, gradient, rtol=1e-5, atol=1e-5)
 
 
 def test_when_it_is_applicable():

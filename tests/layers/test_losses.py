@@ -20,8 +20,8 @@ def test_weight_zero_has_no_loss_and_no_gradient(random):
     labels, weights = jnp.array([[0, 4, 2], [1, 1, 3]]), jnp.array([[1.0, 0, 1], [0, 0, 1]])
     gradient = jax.grad(losses.cross_entropy)(logits, labels, weights)
     np.testing.assert_array_equal(np.abs(gradient).max(-1) > 0, weights > 0)
-    wanted = weights[..., None] * (jax.nn.softmax(logits) - jax.nn.one_hot(labels, 5))
-    np.testing.assert_allclose(gradient, wanted, atol=1e-6)
+    expected = weights[..., None] * (jax.nn.softmax(logits) - jax.nn.one_hot(labels, 5))
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
 def test_label_smoothing_and_z_loss_equal_their_definitions(random):
@@ -37,8 +37,8 @@ def test_label_smoothing_and_z_loss_equal_their_definitions(random):
     def ours(logits):
         return losses.cross_entropy(logits, labels, weights, label_smoothing=0.1, z_loss=0.3)
 
-    for got, wanted in zip(*(jax.value_and_grad(f)(logits) for f in (ours, plain)), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    for got, expected in zip(*(jax.value_and_grad(f)(logits) for f in (ours, plain)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_loss_is_float32_and_finite_for_large_logits():
@@ -74,8 +74,10 @@ def test_divergence_by_hand():
 
     The second token adds nothing to the sum, because student and teacher are equal.
     """
-    wanted, logits = 2 * jnp.log(jnp.array([[1.0, 2.0], [1.0, 1.0]])), jnp.zeros((2, 2))
+    expected, logits = 2 * jnp.log(jnp.array([[1.0, 2.0], [1.0, 1.0]])), jnp.zeros((2, 2))
     by_hand = np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3
-    loss = losses.divergence(logits, wanted, jnp.array([3.0, 5.0]), 2.0)
+    loss = losses.divergence(logits, expected, jnp.array([3.0, 5.0]), 2.0)
     np.testing.assert_allclose(loss, 3 * 4 * by_hand, rtol=1e-5)
-    np.testing.assert_allclose(losses.divergence(wanted, wanted, jnp.ones(2), 2.0), 0, atol=1e-6)
+    np.testing.assert_allclose(
+        losses.divergence(expected, expected, jnp.ones(2), 2.0), 0, atol=1e-6
+    )

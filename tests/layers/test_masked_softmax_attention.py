@@ -32,7 +32,7 @@ def test_values_and_gradients_equal_the_formula(kind, dropout, random):
     mask, kept = MASKS[kind], DropoutMask(random(B, H, L, M) > -0.5, 1.25) if dropout else None
     seeing = mask.any(-1, keepdims=True)
 
-    def wanted(scores, value):
+    def expected(scores, value):
         # Where all is hidden the formula divides zero by zero.
         return jnp.sum(probe * formula(scores, mask | ~seeing, _of(seeing, kept), value))
 
@@ -41,11 +41,11 @@ def test_values_and_gradients_equal_the_formula(kind, dropout, random):
 
     for one, other in zip(
         jax.value_and_grad(got, (0, 1))(scores, value)[1],
-        jax.value_and_grad(wanted, (0, 1))(scores, value)[1],
+        jax.value_and_grad(expected, (0, 1))(scores, value)[1],
         strict=True,
     ):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(got(scores, value), wanted(scores, value), rtol=1e-5)
+    np.testing.assert_allclose(got(scores, value), expected(scores, value), rtol=1e-5)
 
 
 def _of(seeing, kept):

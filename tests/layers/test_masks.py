@@ -27,17 +27,17 @@ def test_a_visible_matrix_is_query_by_token():
 def test_packed_neighbours_are_separated():
     mask = masks.packed(PACKS).array()
     assert mask.shape == (2, 1, 4, 4)
-    wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
-    np.testing.assert_array_equal(mask[0, 0], np.array(wanted, bool))
-    wanted = [[1, 0, 1, 1], [0, 1, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]]
-    np.testing.assert_array_equal(mask[1, 0], np.array(wanted, bool))
+    expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
+    np.testing.assert_array_equal(mask[0, 0], np.array(expected, bool))
+    expected = [[1, 0, 1, 1], [0, 1, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]]
+    np.testing.assert_array_equal(mask[1, 0], np.array(expected, bool))
 
 
 def test_a_prefix_is_bidirectional_and_the_rest_causal():
     np.testing.assert_array_equal(masks.causal(3).array()[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
     mask = masks.prefix(jnp.array([[True, True, False, False]]))
-    wanted = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
-    np.testing.assert_array_equal(mask[0], np.array(wanted, bool))
+    expected = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    np.testing.assert_array_equal(mask[0], np.array(expected, bool))
 
 
 def test_the_mask_of_a_batch_follows_from_ranks_and_packs():
@@ -47,9 +47,9 @@ def test_the_mask_of_a_batch_follows_from_ranks_and_packs():
     rank_three = masks.from_batch({"attention_mask": pairs})
     np.testing.assert_array_equal(rank_three.array(), pairs[:, None])
     both = masks.from_batch({"attention_mask": TOKENS, "pack_ids": PACKS[:, :3]}).array()
-    wanted = masks.padding(TOKENS).array() & masks.packed(PACKS[:, :3]).array()
+    expected = masks.padding(TOKENS).array() & masks.packed(PACKS[:, :3]).array()
     assert both.shape == (2, 1, 3, 3)
-    np.testing.assert_array_equal(both, wanted)
+    np.testing.assert_array_equal(both, expected)
 
 
 def test_visible_tokens_are_those_that_any_query_attends_to():
@@ -73,9 +73,9 @@ def test_a_branch_attends_to_itself_and_its_entity_and_the_trunk_to_the_trunk():
         (8, 9): {7, 8, 9},
         (10, 11): {7, 10, 11},
     }
-    for queries, wanted in sees.items():
+    for queries, expected in sees.items():
         for query in queries:
-            assert set(np.flatnonzero(mask[0, 0, query])) == wanted
+            assert set(np.flatnonzero(mask[0, 0, query])) == expected
 
 
 def test_permuted_tokens_attend_to_earlier_and_to_unordered_tokens():
@@ -92,8 +92,8 @@ def test_a_mask_is_kept_in_compact_form():
     np.testing.assert_array_equal(mask.key_mask, TOKENS)
     np.testing.assert_array_equal(mask.packed_segment_ids, PACKS[:, :3])
     parts = [masks.padding(TOKENS), masks.packed(PACKS[:, :3]), masks.causal(3)]
-    wanted = np.logical_and.reduce(np.broadcast_arrays(*(part.array() for part in parts)))
-    np.testing.assert_array_equal(mask.array(), wanted)
+    expected = np.logical_and.reduce(np.broadcast_arrays(*(part.array() for part in parts)))
+    np.testing.assert_array_equal(mask.array(), expected)
     assert mask.array().shape == (2, 1, 3, 3)
 
 
@@ -130,8 +130,8 @@ def test_a_window_is_a_band_around_the_diagonal():
     np.testing.assert_array_equal(masks.window(7, 1).array()[0, 0], np.eye(7, dtype=bool))
     mask = masks.padding(TOKENS) & masks.window(3, 2) & masks.causal(3)
     assert mask.pairs is None
-    wanted = TOKENS[:, None, None] & np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], bool)
-    np.testing.assert_array_equal(mask.array(), wanted)
+    expected = TOKENS[:, None, None] & np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1]], bool)
+    np.testing.assert_array_equal(mask.array(), expected)
 
 
 def test_impossible_windows_are_refused():

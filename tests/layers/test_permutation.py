@@ -67,8 +67,8 @@ def test_spans_are_of_whole_words_in_published_proportions():
     assert np.mean(ends[ends_span]) > 0.93
     spans = np.cumsum(begins_span.reshape(-1))[(chosen & starts).reshape(-1)]
     words = np.bincount(np.unique(spans, return_counts=True)[1])[1:6]
-    wanted = 1 / np.arange(1, 6)
-    np.testing.assert_allclose(words / words.sum(), wanted / wanted.sum(), atol=0.05)
+    expected = 1 / np.arange(1, 6)
+    np.testing.assert_allclose(words / words.sum(), expected / expected.sum(), atol=0.05)
     # No part of a text is predicted more often than another.
     thirds = chosen.reshape(count, 3, -1).mean(axis=(0, 2))
     np.testing.assert_allclose(thirds, 1 / 6, atol=0.02)

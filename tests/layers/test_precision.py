@@ -30,9 +30,9 @@ def test_value_and_gradients_are_those_of_einsum(name, subscripts, left, right, 
     value, gradients = jax.vjp(lambda x, y: contract(subscripts, x, y, PRECISIONS[name]), x, y)
     assert value.dtype == PRECISIONS[name].activations
     got = (value, *gradients(probe.astype(value.dtype)))
-    for mine, wanted in zip(got, (exact, *pullback(probe)), strict=True):
-        error = np.abs(mine.astype(jnp.float32) - wanted).max()
-        assert error <= TOLERANCE[name] * np.abs(wanted).max()
+    for mine, expected in zip(got, (exact, *pullback(probe)), strict=True):
+        error = np.abs(mine.astype(jnp.float32) - expected).max()
+        assert error <= TOLERANCE[name] * np.abs(expected).max()
     assert [gradient.dtype for gradient in got[1:]] == [jnp.float32, jnp.float32]
 
 

@@ -19,8 +19,8 @@ def test_each_row_has_the_scale_of_its_largest_value():
     np.testing.assert_allclose(scale, np.abs(x[:1]) / 448, rtol=1e-6)
 
 
-def relative_error(got, wanted):
-    return float(np.linalg.norm(np.asarray(got, np.float32) - wanted) / np.linalg.norm(wanted))
+def relative_error(got, expected):
+    return float(np.linalg.norm(np.asarray(got, np.float32) - expected) / np.linalg.norm(expected))
 
 
 @pytest.mark.parametrize(

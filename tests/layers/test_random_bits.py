@@ -26,8 +26,8 @@ def test_four_elements_share_a_block_of_jax(shape, way):
     assert (found.shape, found.dtype) == (shape, np.uint16)
     low, high, other_low, other_high = np.split(found.astype(np.uint32), 4, axis=-1)
     blocks = (*shape[:-1], shape[-1] // 4)
-    wanted = jax.random.bits(key, blocks, jnp.uint32)
-    np.testing.assert_array_equal((high << 16 | low) ^ (other_high << 16 | other_low), wanted)
+    expected = jax.random.bits(key, blocks, jnp.uint32)
+    np.testing.assert_array_equal((high << 16 | low) ^ (other_high << 16 | other_low), expected)
 
 
 @pytest.mark.parametrize(("shape", "whole"), [((7,), (8,)), ((2, 5), (2, 8)), ((3, 1), (3, 4))])

@@ -81,8 +81,8 @@ def test_it_equals_a_loop_over_tokens(variables, given, fields):
                 inputs[side] = made + inputs[side] if adds else made
                 np.testing.assert_allclose(after.cell[row, layer, side], cell, atol=1e-5)
                 np.testing.assert_allclose(after.hidden[row, layer, side], hidden, atol=1e-5)
-            wanted = np.concatenate(inputs, axis=-1)
-            np.testing.assert_allclose(layers[layer][row, :length], wanted, atol=1e-5)
+            expected = np.concatenate(inputs, axis=-1)
+            np.testing.assert_allclose(layers[layer][row, :length], expected, atol=1e-5)
 
 
 def test_padding_has_no_effect(run, given):

@@ -69,8 +69,8 @@ def test_both_streams_by_hand(random, randomized, clamp):
     variables = randomized(module, streams, what, memory, train=False)
     got = module.apply(variables, streams, what, memory, train=False)
     for stream, view, result in zip(streams, what.streams, got, strict=True):
-        wanted = by_hand(stream, view, streams[0], memory, variables["params"], clamp)
-        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+        expected = by_hand(stream, view, streams[0], memory, variables["params"], clamp)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
     # The second query of the first row sees nothing: what is hidden does not count.
     assert not np.asarray(got[1])[0, 1].any()
 

@@ -31,8 +31,8 @@ def test_numbers_by_hand():
     np.testing.assert_allclose(got[0, 0, 0], [1, 0, 0, 2])
     # Features 0 and 2 turn by 1 radian, 1 and 3 by 4 ** -0.5.
     sines, cosines = np.sin([1.0, 0.5]), np.cos([1.0, 0.5])
-    wanted = [cosines[0], -2 * sines[1], sines[0], 2 * cosines[1]]
-    np.testing.assert_allclose(got[0, 1, 0], wanted, rtol=1e-6)
+    expected = [cosines[0], -2 * sines[1], sines[0], 2 * cosines[1]]
+    np.testing.assert_allclose(got[0, 1, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
@@ -44,9 +44,9 @@ def test_scores_depend_only_on_relative_positions(interleaved, random):
         return np.vdot(rotated, rotary(key, jnp.array([[key_position]])))
 
     for distance in (-5, 0, 3):
-        wanted = score(7 + distance, 7)
+        expected = score(7 + distance, 7)
         for position in (5, 11, 64):
-            assert score(position + distance, position) == pytest.approx(wanted, abs=1e-4)
+            assert score(position + distance, position) == pytest.approx(expected, abs=1e-4)
     assert abs(score(3, 7) - score(7, 3)) > 0.1
 
 

@@ -26,7 +26,7 @@ def test_weights_and_gamma_by_hand():
 def test_normalised_layers_have_no_scale():
     params = {"weights": jnp.zeros(2), "gamma": jnp.asarray(1.0)}
     scaled = [4.0 * LAYERS[0] + 3.0, LAYERS[1]]
-    got, wanted = (
+    got, expected = (
         ScalarMix(layer_norm=True).apply({"params": params}, layers) for layers in (scaled, LAYERS)
     )
-    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    np.testing.assert_allclose(got, expected, atol=1e-5)

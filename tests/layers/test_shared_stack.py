@@ -63,12 +63,12 @@ def test_it_equals_a_stack_with_copied_parameters(shared, x, random, randomized)
         )
         return jnp.vdot(out, probe), (out, states)
 
-    got, wanted = (
+    got, expected = (
         jax.jit(jax.value_and_grad(function, (0, 1), has_aux=True))(params, x)
         for function in (by_sharing, by_copying)
     )
-    assert len(jax.tree.leaves(got)) == len(jax.tree.leaves(wanted))
-    for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+    assert len(jax.tree.leaves(got)) == len(jax.tree.leaves(expected))
+    for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
         assert np.abs(theirs).max() > 0
 
@@ -102,9 +102,9 @@ def test_gradients_do_not_depend_on_unrolling_and_remat(x, random, randomized):
 
         return jax.jit(jax.grad(loss))(params)
 
-    wanted = jax.tree.leaves(gradient())
+    expected = jax.tree.leaves(gradient())
     for fields in ({"unroll": N}, {"remat": "full"}):
-        for pair in zip(jax.tree.leaves(gradient(**fields)), wanted, strict=True):
+        for pair in zip(jax.tree.leaves(gradient(**fields)), expected, strict=True):
             np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-4)
 
 

@@ -54,9 +54,9 @@ def test_text_excludes_special_tokens_at_the_ends(random_spans):
     assert np.all(text.begin == 1)
 
 
-@pytest.mark.parametrize(("share", "wanted"), [(0.15, [9, 6, 2, 1, 1]), (0.3, [19, 12, 4, 1, 1])])
-def test_a_share_is_rounded_and_at_least_one(share, wanted):
-    np.testing.assert_array_equal(spans.round_share(jnp.asarray(SIZES), share, L), wanted)
+@pytest.mark.parametrize(("share", "expected"), [(0.15, [9, 6, 2, 1, 1]), (0.3, [19, 12, 4, 1, 1])])
+def test_a_share_is_rounded_and_at_least_one(share, expected):
+    np.testing.assert_array_equal(spans.round_share(jnp.asarray(SIZES), share, L), expected)
 
 
 def test_random_spans_are_exact_and_end_the_text(random_spans):

@@ -70,13 +70,13 @@ def test_layers_are_initialised_differently(boxed):
 
 @pytest.mark.parametrize("unroll", [1, 2, 100])
 def test_it_equals_a_loop_over_blocks(unroll, x, params):
-    wanted, states = x, []
+    expected, states = x, []
     for index in range(N):
-        wanted = block().apply(layer(params, index), wanted, MASK, train=False)
-        states.append(wanted)
+        expected = block().apply(layer(params, index), expected, MASK, train=False)
+        states.append(expected)
     module = stack(unroll=unroll, keep_hidden_states=True)
     got, hidden_states = module.apply(params, x, MASK, train=False)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(hidden_states, states, rtol=1e-5, atol=1e-5)
 
 
@@ -97,12 +97,12 @@ def test_every_remat_policy_and_unrolling_has_the_same_gradient(x, random, rando
 
         return jax.jit(jax.grad(loss, (0, 1)))(params, x)
 
-    wanted = gradient()
-    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(wanted))
+    expected = gradient()
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(expected))
     others = [{"remat": policy} for policy in REMAT_POLICIES if policy != "none"]
     for fields in [*others, {"unroll": N}, {"remat": "full", "unroll": N}]:
         for got, leaf in zip(
-            jax.tree.leaves(gradient(**fields)), jax.tree.leaves(wanted), strict=True
+            jax.tree.leaves(gradient(**fields)), jax.tree.leaves(expected), strict=True
         ):
             np.testing.assert_allclose(got, leaf, rtol=1e-4, atol=1e-5)
 

@@ -216,15 +216,15 @@ def words_of(text):
     return [word for word in "".join(letters).split() if word not in ("a", "an", "the")]
 
 
-def slow_f1(predicted, wanted, of_nothing):
-    if not predicted or not wanted:
-        return of_nothing if predicted == wanted else 0.0
-    left, common = list(wanted), 0
+def slow_f1(predicted, expected, of_nothing):
+    if not predicted or not expected:
+        return of_nothing if predicted == expected else 0.0
+    left, common = list(expected), 0
     for word in predicted:
         if word in left:
             left.remove(word)
             common += 1
-    precision, recall = common / len(predicted), common / len(wanted)
+    precision, recall = common / len(predicted), common / len(expected)
     return 2 * precision * recall / (precision + recall) if common else 0.0
 
 
@@ -233,9 +233,9 @@ def slow_one(predictions, questions):
     for identity in questions:
         if identity in predictions:
             predicted = words_of(predictions[identity])
-            wanted = [words_of(answer) for answer in questions[identity]]
-            exact += any(answer == predicted for answer in wanted)
-            overlap += max(slow_f1(predicted, answer, of_nothing=0.0) for answer in wanted)
+            expected = [words_of(answer) for answer in questions[identity]]
+            exact += any(answer == predicted for answer in expected)
+            overlap += max(slow_f1(predicted, answer, of_nothing=0.0) for answer in expected)
     return 100 * exact / len(questions), 100 * overlap / len(questions)
 
 
@@ -248,10 +248,10 @@ def slow_two(predictions, questions, part, odds, threshold):
             exact += not questions[identity]
             overlap += not questions[identity]
             continue
-        wanted = [words for words in map(words_of, questions[identity]) if words] or [[]]
+        expected = [words for words in map(words_of, questions[identity]) if words] or [[]]
         predicted = words_of(predictions[identity])
-        exact += predicted in wanted
-        overlap += max(slow_f1(predicted, answer, of_nothing=1.0) for answer in wanted)
+        exact += predicted in expected
+        overlap += max(slow_f1(predicted, answer, of_nothing=1.0) for answer in expected)
     return (100 * exact / len(part), 100 * overlap / len(part)) if part else None
 
 

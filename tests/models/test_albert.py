@@ -67,7 +67,7 @@ def count(model):
 
 
 @pytest.mark.parametrize(
-    ("layers", "width", "heads", "wanted"),
+    ("layers", "width", "heads", "expected"),
     [
         (12, 768, 12, 11_683_584),
         (24, 1024, 16, 17_683_968),
@@ -75,14 +75,14 @@ def count(model):
         (12, 4096, 64, 222_595_584),
     ],
 )
-def test_published_parameter_counts(layers, width, heads, wanted):
+def test_published_parameter_counts(layers, width, heads, expected):
     model = Model(
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=4 * width,
     )
-    assert count(model) == wanted
+    assert count(model) == expected
 
 
 def test_the_defaults_are_base():
@@ -111,12 +111,12 @@ TABLE = {
 @pytest.mark.parametrize(("width", "sharing"), TABLE)
 def test_the_papers_table_of_embedding_size_and_sharing(width, sharing):
     attention, feed_forward = 4 * (768 * 768 + 768) + 2 * 768, 2 * 768 * 3072 + 3072 + 3 * 768
-    wanted = (30000 + 512 + 2 + 2) * width + (width < 768) * (width * 768 + 768)
-    wanted += attention * (1 if sharing in ("all", "attention") else 12)
-    wanted += feed_forward * (1 if sharing in ("all", "feed_forward") else 12)
-    wanted += 768 * 768 + 768
+    expected = (30000 + 512 + 2 + 2) * width + (width < 768) * (width * 768 + 768)
+    expected += attention * (1 if sharing in ("all", "attention") else 12)
+    expected += feed_forward * (1 if sharing in ("all", "feed_forward") else 12)
+    expected += 768 * 768 + 768
     got = count(Model(embedding_size=width, sharing=sharing))
-    assert got == wanted
+    assert got == expected
     assert abs(got / 1e6 - TABLE[width, sharing]) < 1.1
 
 
@@ -214,14 +214,14 @@ def test_without_a_pooler(batch, variables):
 
 
 def test_longer_padding_never_changes_an_output(batch, variables):
-    wanted = run(small(), variables, batch)
+    expected = run(small(), variables, batch)
     longer = {name: jnp.pad(rows, ((0, 0), (0, 6))) for name, rows in batch.items()}
     got = run(small(), variables, longer)
     there = np.asarray(batch["attention_mask"])
     np.testing.assert_allclose(
-        np.asarray(got.sequence)[:, :L][there], np.asarray(wanted.sequence)[there], atol=1e-5
+        np.asarray(got.sequence)[:, :L][there], np.asarray(expected.sequence)[there], atol=1e-5
     )
-    np.testing.assert_allclose(got.pooled, wanted.pooled, atol=1e-5)
+    np.testing.assert_allclose(got.pooled, expected.pooled, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,10 @@ def reference(theirs, batch):
 def test_outputs_are_equal(case, magnify, parity):
     batch = batch_of(case)
     variables, theirs = parity(PRETRAINER, batch, NAMES, magnify)
-    wanted = there_of(batch, reference(theirs, batch))
+    expected = there_of(batch, reference(theirs, batch))
     got = there_of(batch, outputs(variables, batch))
-    assert got.keys() == wanted.keys()
-    for name, value in wanted.items():
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=1e-4, err_msg=name)
 
 
@@ -131,5 +131,5 @@ def test_golden_outputs(parity, golden_parity, regolden):
         arrays = there_of(batch, arrays)
         return {name: arrays[name][:, :4] for name in (f"hidden_states_{N}", "pooled", "logits")}
 
-    wanted = shown(reference(theirs, batch)) if regolden else None
-    golden_parity("albert", shown(outputs(variables, batch)), wanted)
+    expected = shown(reference(theirs, batch)) if regolden else None
+    golden_parity("albert", shown(outputs(variables, batch)), expected)

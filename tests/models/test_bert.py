@@ -168,8 +168,8 @@ def test_the_forward_pass_is_the_sum_of_its_parts(batch, variables):
     pooled = np.tanh(states[-1][:, 0] @ pooler["kernel"] + pooler["bias"])
 
     assert len(encoded.hidden_states) == N + 1
-    for got, wanted in zip(encoded.hidden_states, states, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+    for got, expected in zip(encoded.hidden_states, states, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(encoded.sequence, encoded.hidden_states[-1])
     np.testing.assert_allclose(encoded.pooled, pooled, rtol=1e-4, atol=1e-4)
     assert run(small(), variables, batch).hidden_states is None
@@ -179,17 +179,17 @@ def test_positions_and_segments_have_defaults(batch, variables):
     plain = {name: batch[name] for name in ("input_ids", "attention_mask")}
     positions = jnp.broadcast_to(jnp.arange(L), (B, L))
     printed = plain | {"segment_ids": jnp.zeros((B, L), jnp.int32), "position_ids": positions}
-    wanted = run(small(), variables, plain).sequence
-    np.testing.assert_array_equal(run(small(), variables, printed).sequence, wanted)
+    expected = run(small(), variables, plain).sequence
+    np.testing.assert_array_equal(run(small(), variables, printed).sequence, expected)
     for other in ({"position_ids": positions + 1}, {"segment_ids": printed["segment_ids"] + 1}):
-        assert np.abs(run(small(), variables, printed | other).sequence - wanted).max() > 1e-2
+        assert np.abs(run(small(), variables, printed | other).sequence - expected).max() > 1e-2
 
 
 def test_attend_scores_with_the_word_embeddings(batch, variables):
     hidden = jnp.asarray(np.random.default_rng(2).normal(size=(4, D)), jnp.float32)
     scores = small().apply(variables, hidden, method="attend")
-    wanted = hidden @ variables["params"]["word_embeddings"]["embedding"].T
-    np.testing.assert_allclose(scores, wanted, rtol=1e-5, atol=1e-5)
+    expected = hidden @ variables["params"]["word_embeddings"]["embedding"].T
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
     assert small().embedding_size == D
 
 
@@ -197,11 +197,11 @@ def test_scores_of_attention_are_those_of_the_layer(batch, variables):
     states = run(small(output_hidden_states=True), variables, batch).hidden_states
     for layer in range(N):
         own = one_layer(variables["params"]["layers"]["block"]["attention"], layer)
-        wanted = SelfAttention(H).apply(
+        expected = SelfAttention(H).apply(
             {"params": own}, states[layer], from_batch(batch), method="scores"
         )
         got = small().apply(variables, states[layer], layer, batch, method="attention_scores")
-        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
         assert np.abs(got).max() > 0.1
 
 
@@ -231,7 +231,7 @@ def test_lower_precision_is_close(precision, batch, variables):
 
 
 def test_padding_never_changes_an_output(batch, variables):
-    wanted = run(small(), variables, batch)
+    expected = run(small(), variables, batch)
     there = np.asarray(batch["attention_mask"])
     other = {
         "input_ids": jnp.where(there, batch["input_ids"], (batch["input_ids"] + 17) % V),
@@ -239,20 +239,20 @@ def test_padding_never_changes_an_output(batch, variables):
     }
     got = run(small(), variables, batch | other)
     np.testing.assert_array_equal(
-        np.asarray(got.sequence)[there], np.asarray(wanted.sequence)[there]
+        np.asarray(got.sequence)[there], np.asarray(expected.sequence)[there]
     )
-    np.testing.assert_array_equal(got.pooled, wanted.pooled)
+    np.testing.assert_array_equal(got.pooled, expected.pooled)
 
 
 def test_longer_padding_never_changes_an_output(batch, variables):
-    wanted = run(small(), variables, batch)
+    expected = run(small(), variables, batch)
     longer = {name: jnp.pad(rows, ((0, 0), (0, 6))) for name, rows in batch.items()}
     got = run(small(), variables, longer)
     there = np.asarray(batch["attention_mask"])
     np.testing.assert_allclose(
-        np.asarray(got.sequence)[:, :L][there], np.asarray(wanted.sequence)[there], atol=1e-5
+        np.asarray(got.sequence)[:, :L][there], np.asarray(expected.sequence)[there], atol=1e-5
     )
-    np.testing.assert_allclose(got.pooled, wanted.pooled, atol=1e-5)
+    np.testing.assert_allclose(got.pooled, expected.pooled, atol=1e-5)
 
 
 def slopes(batch, variables, **fields):
@@ -324,8 +324,8 @@ def test_packed_texts_have_the_same_outputs_as_alone(batch, variables):
     got = run(small(), variables, packed).sequence[0]
     for text, place in ((first, slice(0, 4)), (second, slice(4, 7))):
         alone = {"input_ids": text[None], "attention_mask": jnp.ones((1, len(text)), bool)}
-        wanted = run(small(), variables, alone).sequence[0]
-        np.testing.assert_allclose(got[place], wanted, atol=1e-5)
+        expected = run(small(), variables, alone).sequence[0]
+        np.testing.assert_allclose(got[place], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
     attention_mask = np.arange(L) < np.array([[L], [5], [8]])
     segment_ids = (np.arange(L) >= np.array([[4], [2], [8]])).astype(np.int64)
     with torch.no_grad():
-        wanted = reference(
+        expected = reference(
             torch.tensor(input_ids),
             attention_mask=torch.tensor(attention_mask).long(),
             token_type_ids=torch.tensor(segment_ids),
@@ -81,8 +81,8 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
         "segment_ids": jnp.asarray(segment_ids),
     }
     encoded = model.apply({"params": params["encoder"]}, batch, train=False)
-    assert len(wanted.hidden_states) == len(encoded.hidden_states) == N + 1
-    for got, states in zip(encoded.hidden_states, wanted.hidden_states, strict=True):
+    assert len(expected.hidden_states) == len(encoded.hidden_states) == N + 1
+    for got, states in zip(encoded.hidden_states, expected.hidden_states, strict=True):
         np.testing.assert_allclose(
             np.asarray(got)[attention_mask], states.numpy()[attention_mask], atol=1e-4
         )
@@ -112,7 +112,7 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
         jnp.asarray(positions),
         method=lambda module, *arrays: module.mlm.logits(module.encoder, *arrays),
     )
-    theirs = wanted.prediction_logits
+    theirs = expected.prediction_logits
     np.testing.assert_allclose(
         np.asarray(logits)[attention_mask], theirs.numpy()[attention_mask], atol=1e-4
     )
@@ -121,5 +121,5 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
     wanted_loss = entropy(theirs[there], torch.tensor(labels)[there], reduction="sum")
     assert losses["mlm"][0] == pytest.approx(float(wanted_loss), rel=1e-5)
     assert losses["mlm"][1] == attention_mask.sum()
-    pairs = entropy(wanted.seq_relationship_logits, torch.tensor(pair_label), reduction="sum")
+    pairs = entropy(expected.seq_relationship_logits, torch.tensor(pair_label), reduction="sum")
     assert losses["sentence_pair"][0] == pytest.approx(float(pairs), rel=1e-5)

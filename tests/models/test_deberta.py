@@ -51,8 +51,8 @@ def test_padding_has_no_effect(variables, batch):
     short, long = encode(variables, batch), encode(variables, longer)
     there = np.asarray(batch["attention_mask"])
     for name in ("sequence", "queries"):
-        found, wanted = (np.asarray(getattr(each, name)) for each in (long, short))
-        np.testing.assert_allclose(found[:, :L][there], wanted[there], atol=1e-5, err_msg=name)
+        found, expected = (np.asarray(getattr(each, name)) for each in (long, short))
+        np.testing.assert_allclose(found[:, :L][there], expected[there], atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_the_decoder_computes_predicted_positions_alone(variables, batch):
     everywhere = encode(variables, batch).queries
     found = encode(variables, batch | {"mlm_positions": POSITIONS}).queries
     assert found.shape == (B, P, D)
-    wanted = jnp.take_along_axis(everywhere, POSITIONS[..., None], axis=1)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    expected = jnp.take_along_axis(everywhere, POSITIONS[..., None], axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_the_decoder_applies_the_last_layer_with_positions_as_queries(variables, batch):
@@ -129,8 +129,8 @@ def test_the_encoder_of_shared_embeddings_is_that_of_their_sum(random_variables,
         return jnp.sum(sequence * probe), sequence
 
     (_, sequence), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
-    wanted = alone.apply({"params": merged}, batch, train=False).sequence
-    np.testing.assert_allclose(sequence, wanted, atol=1e-5)
+    expected = alone.apply({"params": merged}, batch, train=False).sequence
+    np.testing.assert_allclose(sequence, expected, atol=1e-5)
     assert not np.asarray(gradient["shared_embeddings"]["generator"]["embedding"]).any()
     assert np.asarray(gradient["shared_embeddings"]["delta"]["embedding"]).any()
 

@@ -146,7 +146,7 @@ def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity)
             "generated": generated.logits.numpy(),
         }
     )
-    for name, wanted in reference.items():
-        assert np.abs(wanted).max() > 0.01
-        np.testing.assert_allclose(ours[name], wanted, atol=1e-4, rtol=0, err_msg=name)
+    for name, expected in reference.items():
+        assert np.abs(expected).max() > 0.01
+        np.testing.assert_allclose(ours[name], expected, atol=1e-4, rtol=0, err_msg=name)
     golden_parity(f"electra_{scale}", ours, reference)

@@ -48,8 +48,8 @@ def test_padding_has_no_effect(apply, batch):
         name: jnp.pad(rows, [(0, 0), (0, 3), (0, 0)][: rows.ndim]) for name, rows in batch.items()
     }
     short, long = apply(batch), apply(longer)
-    for got, wanted in zip(long.layers, short.layers, strict=True):
-        np.testing.assert_allclose(np.asarray(got)[:, :L], wanted, atol=1e-6)
+    for got, expected in zip(long.layers, short.layers, strict=True):
+        np.testing.assert_allclose(np.asarray(got)[:, :L], expected, atol=1e-6)
         assert not np.asarray(got)[:, L:].any()
 
 

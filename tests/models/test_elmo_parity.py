@@ -87,9 +87,9 @@ def test_the_top_layer_equals_the_reference(folder, outputs):
         with h5py.File(folder / f"lm_embeddings_{stream}.hdf5") as file:
             for number in range(SENTENCES):
                 forward, backward = np.asarray(file[str(number)])
-                wanted = np.concatenate([forward, backward], axis=-1)
+                expected = np.concatenate([forward, backward], axis=-1)
                 got = outputs[stream, number][-1]
-                np.testing.assert_allclose(got, wanted, atol=1e-5, err_msg=f"{stream} {number}")
+                np.testing.assert_allclose(got, expected, atol=1e-5, err_msg=f"{stream} {number}")
 
 
 def test_the_bottom_layer_equals_the_reference(folder, loaded):
@@ -100,8 +100,10 @@ def test_the_bottom_layer_equals_the_reference(folder, loaded):
     for word, mark in (("<S>", characters.TEXT_BEGIN), ("</S>", characters.TEXT_END)):
         char_ids[words.index(word)] = characters.boundary_word(mark, model.max_chars_per_word)
     with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
-        wanted = np.asarray(file["embedding"])
+        expected = np.asarray(file["embedding"])
     there = jnp.ones((1, len(words)), bool)
     batch = {"char_ids": jnp.asarray(char_ids)[None], "attention_mask": there}
     encoded = jax.jit(lambda rows: model.apply({"params": params}, rows, train=False))(batch)
-    np.testing.assert_allclose(encoded.hidden_states[0][0, :, : wanted.shape[1]], wanted, atol=1e-5)
+    np.testing.assert_allclose(
+        encoded.hidden_states[0][0, :, : expected.shape[1]], expected, atol=1e-5
+    )

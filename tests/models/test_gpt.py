@@ -62,9 +62,11 @@ def test_packed_documents_are_separated(model, variables, batch, encode):
     starts = np.array([[0, 0, 0, 3, 3, 3, 3], [0, 0, 2, 2, 2, 5, 5]])
     packed["position_ids"] = jnp.asarray(np.arange(L) - starts)
     found = reaches(model, variables, packed)
-    wanted = (PACKS[:, :, None] == PACKS[:, None, :]) & np.tri(L, dtype=bool) & (PACKS > 0)[:, None]
+    expected = (
+        (PACKS[:, :, None] == PACKS[:, None, :]) & np.tri(L, dtype=bool) & (PACKS > 0)[:, None]
+    )
     there = PACKS > 0
-    np.testing.assert_array_equal(found[there], wanted[there])
+    np.testing.assert_array_equal(found[there], expected[there])
     alone = {"input_ids": batch["input_ids"][:1, 3:], "attention_mask": jnp.ones((1, 4), bool)}
     whole = encode(variables, packed)
     np.testing.assert_allclose(whole[:1, 3:], encode(variables, alone), atol=1e-5)
@@ -82,7 +84,7 @@ def test_a_cache_has_no_effect_at_any_position(model, variables, batch, encode):
     ids = np.asarray(batch["input_ids"])
     columns = np.stack([ids[0], np.concatenate([[9, 9], ids[1, :5]])])
     there = np.arange(L) >= np.array([[0], [2]])
-    wanted = np.asarray(encode(variables, batch))
+    expected = np.asarray(encode(variables, batch))
 
     def piece(begin, end):
         return {
@@ -100,8 +102,8 @@ def test_a_cache_has_no_effect_at_any_position(model, variables, batch, encode):
         sequence, cache = extend(piece(begin, end), cache)
         found.append(sequence)
     found = np.concatenate(found, axis=1)
-    np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
-    np.testing.assert_allclose(found[1, 2:], wanted[1, :5], atol=1e-5)
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+    np.testing.assert_allclose(found[1, 2:], expected[1, :5], atol=1e-5)
     assert int(cache.end) == L
 
 

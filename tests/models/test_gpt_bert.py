@@ -135,8 +135,8 @@ def test_the_encoder_by_hand(model, variables, batch):
     encoded = jax.jit(lambda v, b: model.apply(v, b, train=False))(variables, batch)
     for row, length in enumerate((L, 5)):
         seen = np.asarray(batch["attention_mask"][row])
-        wanted, states = by_hand(variables["params"], batch["input_ids"][row], seen)
-        np.testing.assert_allclose(encoded.sequence[row, :length], wanted[:length], atol=2e-4)
+        expected, states = by_hand(variables["params"], batch["input_ids"][row], seen)
+        np.testing.assert_allclose(encoded.sequence[row, :length], expected[:length], atol=2e-4)
         for found, state in zip(encoded.hidden_states, states, strict=True):
             np.testing.assert_allclose(found[row, :length], state[:length], rtol=1e-3, atol=2e-4)
 
@@ -159,11 +159,11 @@ def test_sums_initially_are_the_last_output(batch, random_variables):
     plain = dataclasses.replace(model, layer_weights=False)
     params = random_variables(plain, batch)["params"]
     layers = params["layers"] | {"depth_weights": init_weights(jax.random.key(0), 2 * N)}
-    found, wanted = (
+    found, expected = (
         jax.jit(lambda p, m=each: m.apply({"params": p}, batch, train=False).sequence)(own)
         for each, own in ((model, params | {"layers": layers}), (plain, params))
     )
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_feed_forward_kernels_shrink_with_depth():

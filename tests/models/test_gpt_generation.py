@@ -83,7 +83,7 @@ def ours(model, prompts, follow):
 
 @pytest.mark.parametrize("sampler", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
 def test_greedy_search_is_equal(reference, model, prompts, sampler):
-    wanted = theirs(
+    expected = theirs(
         reference,
         prompts,
         repetition_penalty=sampler.repetition_penalty,
@@ -93,12 +93,12 @@ def test_greedy_search_is_equal(reference, model, prompts, sampler):
     def follow(*begun):
         return search.complete(*begun, max_new_tokens=NEW, end_id=END, sampler=sampler)
 
-    np.testing.assert_array_equal(ours(model, prompts, follow), wanted)
+    np.testing.assert_array_equal(ours(model, prompts, follow), expected)
 
 
 @pytest.mark.parametrize(("width", "alpha"), [(4, 1.0), (3, 0.0), (2, 2.0)])
 def test_beam_search_is_equal(reference, model, prompts, width, alpha):
-    wanted = theirs(
+    expected = theirs(
         reference,
         prompts,
         num_beams=width,
@@ -111,4 +111,4 @@ def test_beam_search_is_equal(reference, model, prompts, width, alpha):
         options = {"max_new_tokens": NEW, "end_id": END, "sampler": CONTROL}
         return beam.search(*begun, width=width, penalty=beam.power(alpha), **options)[0]
 
-    np.testing.assert_array_equal(ours(model, prompts, follow), wanted)
+    np.testing.assert_array_equal(ours(model, prompts, follow), expected)

@@ -65,11 +65,11 @@ def test_packed_documents_are_encoded_as_alone(encode):
         row[: len(found)] = found
     mask = np.arange(L) < np.array(lengths)[:, None]
     alone = encode({"input_ids": jnp.asarray(rows), "attention_mask": jnp.asarray(mask)})
-    for got, wanted in zip(
+    for got, expected in zip(
         (both.sequence, *both.hidden_states), (alone.sequence, *alone.hidden_states), strict=True
     ):
-        np.testing.assert_allclose(got[0, :9], wanted[0, :9], atol=2e-5)
-        np.testing.assert_allclose(got[0, 9:20], wanted[1, :11], atol=2e-5)
+        np.testing.assert_allclose(got[0, :9], expected[0, :9], atol=2e-5)
+        np.testing.assert_allclose(got[0, 9:20], expected[1, :11], atol=2e-5)
     assert len(both.hidden_states) == 7
 
 

@@ -108,9 +108,9 @@ def reference(theirs, batch):
 def test_outputs_are_equal(case, magnify, parity):
     batch = batch_of(case)
     variables, theirs = parity(PRETRAINER, batch, NAMES, magnify)
-    wanted = there_of(batch, reference(theirs, batch))
+    expected = there_of(batch, reference(theirs, batch))
     got = there_of(batch, outputs(variables, batch))
-    for name, value in wanted.items():
+    for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=1e-4, err_msg=name)
 
 
@@ -121,5 +121,5 @@ def test_golden_outputs(parity, golden_parity, regolden):
     def shown(arrays):
         return {name: value[:, :4] for name, value in there_of(batch, arrays).items()}
 
-    wanted = shown(reference(theirs, batch)) if regolden else None
-    golden_parity("roberta", shown(outputs(variables, batch)), wanted)
+    expected = shown(reference(theirs, batch)) if regolden else None
+    golden_parity("roberta", shown(outputs(variables, batch)), expected)

@@ -52,12 +52,12 @@ def test_padding_and_later_tokens_have_no_effect(encode, batch):
 
 def test_decoding_token_by_token_equals_one_pass(model, variables, encode, batch):
     decoded = encode(batch).decoded
-    wanted = model.apply(variables, decoded, method="attend")
+    expected = model.apply(variables, decoded, method="attend")
     output = model.apply(variables, batch, T, method="begin")
     step = jax.jit(lambda output, tokens: model.apply(variables, output, tokens, method="step"))
     for place, tokens in enumerate(batch["decoder_input_ids"].T):
         scores, output = step(output, tokens)
-        np.testing.assert_allclose(scores, wanted[:, place], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(scores, expected[:, place], rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(output.length, [T] * B)
 
 
@@ -71,8 +71,8 @@ def test_positions_can_be_given_for_targets_that_start_later(encode, batch):
 def test_a_batch_without_targets_is_used_as_target(encode, batch):
     encoded = encode({name: batch[name] for name in ("input_ids", "attention_mask")})
     whole = encode({**batch, "decoder_input_ids": batch["input_ids"]}).decoded
-    wanted = [whole[0, L - 1], whole[1, 0], whole[2, 7]]
-    np.testing.assert_allclose(encoded.cls_state, np.stack(wanted), atol=1e-6)
+    expected = [whole[0, L - 1], whole[1, 0], whole[2, 7]]
+    np.testing.assert_allclose(encoded.cls_state, np.stack(expected), atol=1e-6)
 
 
 def test_heads_must_divide_the_width(batch):

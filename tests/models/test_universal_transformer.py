@@ -99,8 +99,8 @@ def test_padding_and_its_halting_have_no_effect(apply, batch, halted):
         other = batch | {"input_ids": jnp.where(there, batch["input_ids"], token)}
         encoded = apply(other)
         there = np.asarray(there)
-        got, wanted = (np.asarray(e.sequence)[there] for e in (encoded, halted))
-        np.testing.assert_array_equal(got, wanted)
+        got, expected = (np.asarray(e.sequence)[there] for e in (encoded, halted))
+        np.testing.assert_array_equal(got, expected)
         np.testing.assert_array_equal(
             np.asarray(encoded.ponder)[there], np.asarray(halted.ponder)[there]
         )

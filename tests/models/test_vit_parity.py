@@ -101,10 +101,10 @@ FEED_FORWARD = ("mlp.fc1", "mlp.fc2")
 def test_sequence_and_pooled_output_are_equal(reference):
     images = np.random.default_rng(0).normal(size=(B, 15, 15, 2)).astype(np.float32)
     with torch.no_grad():
-        wanted = reference(torch.tensor(images.transpose(0, 3, 1, 2)))
+        expected = reference(torch.tensor(images.transpose(0, 3, 1, 2)))
     model = Model(**SIZES, num_pooler_layers=1)
     encoded = jax.jit(lambda params, batch: model.apply({"params": params}, batch, train=False))(
         ours(reference), {"pixel_values": jnp.asarray(images)}
     )
-    np.testing.assert_allclose(encoded.sequence, wanted.last_hidden_state, atol=1e-4)
-    np.testing.assert_allclose(encoded.pooled, wanted.pooler_output, atol=1e-4)
+    np.testing.assert_allclose(encoded.sequence, expected.last_hidden_state, atol=1e-4)
+    np.testing.assert_allclose(encoded.pooled, expected.pooler_output, atol=1e-4)

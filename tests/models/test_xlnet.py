@@ -53,7 +53,7 @@ def jacobians(variables, batch):
     return [reaches(stream) for stream in (0, 1)]
 
 
-def wanted(batch):
+def expected(batch):
     """Expected dependencies through any number of layers: the order is transitive."""
     order, there = np.asarray(batch["prediction_order"]), np.asarray(batch["attention_mask"])
     earlier = (order[:, None, :] < 0) | (order[:, None, :] < order[:, :, None])
@@ -61,7 +61,7 @@ def wanted(batch):
 
 
 def test_a_query_does_not_depend_on_its_own_token_and_later_ones(jacobians, batch):
-    allowed, positions = wanted(batch), np.asarray(batch["mlm_positions"])
+    allowed, positions = expected(batch), np.asarray(batch["mlm_positions"])
     for row, query in np.ndindex(B, P):
         reach = jacobians[1][row, query]
         position = positions[row, query]
@@ -71,7 +71,7 @@ def test_a_query_does_not_depend_on_its_own_token_and_later_ones(jacobians, batc
 
 
 def test_the_content_stream_depends_on_itself_and_earlier_tokens(jacobians, batch):
-    allowed = wanted(batch) | np.eye(L, dtype=bool)
+    allowed = expected(batch) | np.eye(L, dtype=bool)
     for row, query in zip(*np.nonzero(np.asarray(batch["attention_mask"])), strict=True):
         reach = jacobians[0][row, query]
         np.testing.assert_array_equal(reach[row] > 0, allowed[row, query])

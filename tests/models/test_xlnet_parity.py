@@ -128,17 +128,17 @@ def theirs(batch, **more):
 
 def test_every_layer_is_equal(reference, params, model, batch):
     with torch.no_grad():
-        wanted = reference.transformer(**theirs(batch), output_hidden_states=True, use_mems=False)
+        expected = reference.transformer(**theirs(batch), output_hidden_states=True, use_mems=False)
     encoded = model.apply(
         {"params": params["encoder"]}, jax.tree.map(jnp.asarray, batch), train=False
     )
     there = batch["attention_mask"]
-    assert len(wanted.hidden_states) == len(encoded.hidden_states) == N + 1
-    for got, states in zip(encoded.hidden_states, wanted.hidden_states, strict=True):
+    assert len(expected.hidden_states) == len(encoded.hidden_states) == N + 1
+    for got, states in zip(encoded.hidden_states, expected.hidden_states, strict=True):
         np.testing.assert_allclose(np.asarray(got)[there], states.numpy()[there], atol=1e-4)
     last = there.sum(axis=1) - 1
     np.testing.assert_allclose(
-        encoded.cls_state, wanted.last_hidden_state.numpy()[np.arange(B), last], atol=1e-4
+        encoded.cls_state, expected.last_hidden_state.numpy()[np.arange(B), last], atol=1e-4
     )
 
 
@@ -152,12 +152,12 @@ def test_left_padding_has_no_effect(reference, params, model, batch):
         for name, rows in batch.items()
     }
     with torch.no_grad():
-        wanted = reference.transformer(**theirs(moved), use_mems=False).last_hidden_state.numpy()
+        expected = reference.transformer(**theirs(moved), use_mems=False).last_hidden_state.numpy()
     encoded = model.apply(
         {"params": params["encoder"]}, jax.tree.map(jnp.asarray, batch), train=False
     )
     np.testing.assert_allclose(
-        np.asarray(encoded.sequence)[there], wanted[moved["attention_mask"]], atol=1e-4
+        np.asarray(encoded.sequence)[there], expected[moved["attention_mask"]], atol=1e-4
     )
 
 
@@ -186,7 +186,7 @@ def test_the_query_stream_is_equal(reference, params, model, drawn):
     mapping = np.zeros((B, P, L), np.float32)
     np.put_along_axis(mapping, positions[..., None], 1, axis=2)
     with torch.no_grad():
-        wanted = reference(
+        expected = reference(
             **theirs(drawn),
             perm_mask=torch.tensor(~seen).float(),
             target_mapping=torch.tensor(mapping),
@@ -201,10 +201,10 @@ def test_the_query_stream_is_equal(reference, params, model, drawn):
     ours = jax.tree.map(jnp.asarray, drawn)
     got = np.asarray(pretrainer.apply({"params": params}, ours, method=logits))
     real = drawn["mlm_weights"] > 0
-    np.testing.assert_allclose(got[real], wanted[real], atol=1e-4)
+    np.testing.assert_allclose(got[real], expected[real], atol=1e-4)
     losses, metrics = pretrainer.apply({"params": params}, ours, train=False)
     entropy = torch.nn.functional.cross_entropy(
-        torch.tensor(wanted[real]), torch.tensor(drawn["mlm_labels"][real]), reduction="sum"
+        torch.tensor(expected[real]), torch.tensor(drawn["mlm_labels"][real]), reduction="sum"
     )
     assert float(losses["permutation_lm"][0]) == pytest.approx(float(entropy), rel=1e-4)
     assert losses["permutation_lm"][1] == real.sum()
@@ -218,8 +218,8 @@ def test_three_segments_with_memory_are_equal(reference, params, model):
     for step in range(3):
         input_ids = generator.integers(0, V, (B, L))
         with torch.no_grad():
-            wanted = reference.transformer(torch.tensor(input_ids), mems=mems, use_mems=True)
-        mems = wanted.mems
+            expected = reference.transformer(torch.tensor(input_ids), mems=mems, use_mems=True)
+        mems = expected.mems
         batch = {
             "input_ids": jnp.asarray(input_ids),
             "attention_mask": jnp.ones((B, L), bool),
@@ -235,7 +235,7 @@ def test_three_segments_with_memory_are_equal(reference, params, model):
             {"params": params["encoder"], "carry": carry}, batch, train=False, mutable=["carry"]
         )
         carry = changed["carry"]
-        np.testing.assert_allclose(encoded.sequence, wanted.last_hidden_state.numpy(), atol=1e-4)
+        np.testing.assert_allclose(encoded.sequence, expected.last_hidden_state.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,13 @@ def test_the_loss_by_hand_with_any_chunk_size(size, variables, batch):
     logits = np.asarray(sequence, np.float64) @ table.T
     chances = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
     ids = np.asarray(batch["input_ids"])
-    wanted, hits = 0.0, 0
+    expected, hits = 0.0, 0
     for row, length in ((0, L), (1, 4)):
         for place in range(length - 1):
-            wanted -= chances[row, place, ids[row, place + 1]]
+            expected -= chances[row, place, ids[row, place + 1]]
             hits += chances[row, place].argmax() == ids[row, place + 1]
     losses, metrics = module.apply(variables, batch, train=False)
-    assert float(losses["causal_lm"][0]) == pytest.approx(wanted, rel=1e-5)
+    assert float(losses["causal_lm"][0]) == pytest.approx(expected, rel=1e-5)
     assert losses["causal_lm"][1] == (L - 1) + 3
     assert metrics["causal_lm/accuracy"][0] == hits
 
@@ -75,8 +75,8 @@ def test_label_smoothing_and_z_loss_are_those_of_all_logits(variables, batch):
         scores = module.apply({"params": params}, batch, method=logits)
         return cross_entropy(scores, *next_token_targets(batch), **options)
 
-    got, wanted = (jax.jit(jax.value_and_grad(f))(variables["params"]) for f in (ours, whole))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, wanted)
+    got, expected = (jax.jit(jax.value_and_grad(f))(variables["params"]) for f in (ours, whole))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
     plain = pretrainer().apply(variables, batch, train=False)[0]["causal_lm"][0]
     assert ours(variables["params"], train=False) == plain
 

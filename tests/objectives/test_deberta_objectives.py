@@ -95,9 +95,9 @@ def test_each_loss_trains_its_own_table(with_one_table, with_two_tables):
         tables = gradient["encoder"]["shared_embeddings"]
         assert not np.asarray(tables[other]["embedding"]).any()
         # With one table its gradient is the same.
-        wanted = with_one_table[1][name]["encoder"]["word_embeddings"]["embedding"]
+        expected = with_one_table[1][name]["encoder"]["word_embeddings"]["embedding"]
         found = tables[owner]["embedding"]
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * np.abs(expected).max())
         assert (optax.tree.norm(gradient["generator"]) > 0) == (name == "generator")
         assert (optax.tree.norm(gradient["encoder"]["layers"]) > 0) == (name == "rtd")
 
@@ -153,10 +153,10 @@ def test_masked_tokens_are_predicted_from_the_decoder(random_variables, batch):
 
 def test_without_a_decoder_it_is_a_masked_lm(random_variables, batch):
     variables = random_variables(masked_lm(mlm), batch, train=False)
-    found, wanted = (
+    found, expected = (
         jax.jit(functools.partial(masked_lm(objective).apply, train=False))(variables, batch)[0][
             "lm"
         ][0]
         for objective in (enhanced_mlm, mlm)
     )
-    assert float(found) == float(wanted)
+    assert float(found) == float(expected)

@@ -94,13 +94,13 @@ def test_soft_targets_and_cosine_by_hand(batch, drawn):
         encoded = made.encoder(masked, train=False)
         return encoded.sequence, made.mlm.scores(made.encoder, encoded, masked, train=False)[0]
 
-    theirs, wanted = run_teacher(variables, "soft_targets", masked, outputs)
+    theirs, expected = run_teacher(variables, "soft_targets", masked, outputs)
     own, logits = module.apply(variables, masked, method=outputs)
     weights = masked["mlm_weights"]
-    divergence = losses.divergence(logits, wanted, weights, 2.0)
+    divergence = losses.divergence(logits, expected, weights, 2.0)
     assert losses_found["soft_targets"][0] == pytest.approx(float(divergence), rel=1e-4)
     assert losses_found["soft_targets"][1] == weights.sum() == losses_found["mlm"][1]
-    agreed = (weights * (logits.argmax(-1) == wanted.argmax(-1))).sum()
+    agreed = (weights * (logits.argmax(-1) == expected.argmax(-1))).sum()
     assert metrics["soft_targets/agreement"] == (agreed, weights.sum())
 
     there = np.asarray(batch["attention_mask"])
@@ -155,16 +155,16 @@ def test_layer_matching_by_hand(layer_map, chosen, batch, drawn):
     sums = {"embedding": 0.0, "hidden": 0.0, "attention": 0.0}
     for row, length in enumerate(np.asarray(batch["attention_mask"].sum(-1))):
 
-        def error(state, name, wanted, row=row, length=length):
+        def error(state, name, expected, row=row, length=length):
             mapped = np.asarray(state)[row, :length] @ maps[f"{name}_projection"]["kernel"]
-            return ((mapped - np.asarray(wanted)[row, :length]) ** 2).mean(-1).sum()
+            return ((mapped - np.asarray(expected)[row, :length]) ** 2).mean(-1).sum()
 
         sums["embedding"] += error(own[0], "embedding", theirs[0])
         for layer, other in enumerate(chosen, start=1):
             sums["hidden"] += error(own[layer], "hidden", theirs[other])
             mine = attention_scores(own[layer - 1][row, :length], params["encoder"], layer)
-            wanted = attention_scores(theirs[other - 1][row, :length], master, other)
-            sums["attention"] += ((mine - wanted) ** 2).mean((0, 2)).sum()
+            expected = attention_scores(theirs[other - 1][row, :length], master, other)
+            sums["attention"] += ((mine - expected) ** 2).mean((0, 2)).sum()
     count = batch["attention_mask"].sum()
     for name, value in sums.items():
         assert metrics[f"layer_matching/{name}_error"][0] == pytest.approx(
@@ -179,10 +179,10 @@ def test_padding_has_no_effect(name, batch, drawn):
     module, there = STUDENTS[name](), batch["attention_mask"]
     prepared = module.apply(drawn(name), batch, train=False, method="prepare")
     predictions = {key: rows for key, rows in prepared.items() if key.startswith("mlm")}
-    wanted, _ = module.apply(drawn(name), batch | predictions, train=False)
+    expected, _ = module.apply(drawn(name), batch | predictions, train=False)
     other = batch | {"input_ids": jnp.where(there, batch["input_ids"], 17)}
     found, _ = module.apply(drawn(name), other | predictions, train=False)
-    for objective, (value, weight) in wanted.items():
+    for objective, (value, weight) in expected.items():
         assert found[objective][0] == pytest.approx(float(value), rel=1e-5), objective
         assert found[objective][1] == weight
 
@@ -197,10 +197,10 @@ QUICK_STUDENTS = [
 def test_rows_of_weight_zero_have_no_loss(name, batch, drawn):
     module = STUDENTS[name]()
     first = {key: rows[:3] for key, rows in batch.items()}
-    wanted, _ = module.apply(drawn(name), first, train=False)
+    expected, _ = module.apply(drawn(name), first, train=False)
     weight = {"example_weight": jnp.array([1.0, 1, 1, 0])}
     found, _ = module.apply(drawn(name), batch | weight, train=False)
-    for objective, sums in wanted.items():
+    for objective, sums in expected.items():
         np.testing.assert_allclose(found[objective], sums, rtol=1e-5)
 
 
@@ -345,6 +345,6 @@ def test_a_single_score_is_compared_by_its_square(batch):
     own = model(1).apply({"params": variables["params"]["encoder"]}, batch, train=False)
     theirs = model(2).apply({"params": frozen}, batch, train=False)
     assert isinstance(own, Encoded)
-    wanted = jnp.square(own.sequence[:, 0, 0] - theirs.sequence[:, 0, 0]).sum()
-    assert found["soft_targets"] == (pytest.approx(float(wanted), rel=1e-5), 4)
+    expected = jnp.square(own.sequence[:, 0, 0] - theirs.sequence[:, 0, 0]).sum()
+    assert found["soft_targets"] == (pytest.approx(float(expected), rel=1e-5), 4)
     assert metrics == {}

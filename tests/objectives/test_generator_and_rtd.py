@@ -78,13 +78,13 @@ def test_the_generator_does_not_depend_on_predicted_tokens(params, make_batch):
         return found["generator_logits"], found["mlm_positions"], found["mlm_weights"]
 
     batch = make_batch(2, 12)
-    wanted, positions, weights = logits(batch)
+    expected, positions, weights = logits(batch)
     rows = np.arange(2)[:, None]
     own = batch["input_ids"][rows, positions]
     others = jnp.where(weights > 0, 5 + (own - 4) % (V - 5), own)
     changed = batch | {"input_ids": batch["input_ids"].at[rows, positions].set(others)}
     assert np.any(changed["input_ids"] != batch["input_ids"])
-    np.testing.assert_array_equal(logits(changed)[0], wanted)
+    np.testing.assert_array_equal(logits(changed)[0], expected)
 
 
 def test_replacements_are_samples_of_the_generator():
@@ -145,9 +145,9 @@ def test_the_loss_of_rtd_by_hand(encoder, random_variables):
     logits = (hidden @ last["kernel"] + last["bias"])[..., 0]
     places = [(0, 0, 0), (0, 1, 0), (0, 2, 1), (0, 3, 1), (1, 0, 0), (1, 1, 0)]
     chances = [(scipy.special.expit(logits[row, at]), fake) for row, at, fake in places]
-    wanted = -sum(np.log(chance if fake else 1 - chance) for chance, fake in chances)
+    expected = -sum(np.log(chance if fake else 1 - chance) for chance, fake in chances)
     loss, weight, metrics = module.apply(variables, sequence, batch)
-    assert loss == pytest.approx(wanted, rel=1e-5)
+    assert loss == pytest.approx(expected, rel=1e-5)
     assert weight == 6
     right = sum((chance > 0.5) == fake for chance, fake in chances)
     found = sum(chance > 0.5 for chance, fake in chances if fake)

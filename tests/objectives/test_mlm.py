@@ -64,8 +64,8 @@ def test_specials_and_padding_are_never_predicted_and_the_number_is_exact(
         labels = np.asarray(prepared["mlm_labels"])[np.asarray(prepared["mlm_weights"]) > 0]
         assert labels.min() >= 5
         # Everything but [CLS] and [SEP] may be masked.
-        wanted = [round(0.15 * (int(length) - 2)) for length in lengths]
-        np.testing.assert_array_equal(prepared["mlm_weights"].sum(-1), wanted)
+        expected = [round(0.15 * (int(length) - 2)) for length in lengths]
+        np.testing.assert_array_equal(prepared["mlm_weights"].sum(-1), expected)
 
 
 def test_a_text_without_maskable_tokens_predicts_nothing(prepare, make_batch):
@@ -79,7 +79,7 @@ def test_a_text_without_maskable_tokens_predicts_nothing(prepare, make_batch):
 
 
 @pytest.mark.parametrize(
-    ("length", "fields", "wanted"),
+    ("length", "fields", "expected"),
     [
         (128, {}, 20),
         (512, {}, 77),
@@ -88,12 +88,12 @@ def test_a_text_without_maskable_tokens_predicts_nothing(prepare, make_batch):
         (8, {"max_predictions_per_seq": 20}, 8),
     ],
 )
-def test_the_number_of_slots(length, fields, wanted, encoder, make_batch):
+def test_the_number_of_slots(length, fields, expected, encoder, make_batch):
     def prepare(batch):
         return objective(**fields).apply({}, encoder, batch, train=True, method="prepare")
 
     shapes = jax.eval_shape(prepare, make_batch(3, length, full=True))
-    assert all(shapes[name].shape == (3, wanted) for name in NEW[1:])
+    assert all(shapes[name].shape == (3, expected) for name in NEW[1:])
 
 
 def test_shares_reach_the_corruption(prepare, make_batch):
@@ -244,8 +244,8 @@ def test_tokens_hidden_by_a_visible_matrix_are_not_masked(encoder, make_batch):
     batch = make_batch(full=True)
     matrix = jnp.ones((8, 40, 40), bool).at[:, :, 7:].set(False).at[:, 3, 8].set(True)
     maskable = objective().maskable(batch | {"attention_mask": matrix})
-    wanted = np.isin(np.arange(40), [1, 2, 3, 4, 5, 6, 8])
-    np.testing.assert_array_equal(maskable, np.broadcast_to(wanted, (8, 40)))
+    expected = np.isin(np.arange(40), [1, 2, 3, 4, 5, 6, 8])
+    np.testing.assert_array_equal(maskable, np.broadcast_to(expected, (8, 40)))
 
 
 class Loss(nn.Module):

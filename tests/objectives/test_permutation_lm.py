@@ -42,8 +42,8 @@ def test_an_exact_share_is_predicted_and_the_text_stays(fields, prepare, make_ba
     special = np.isin(ids, SPECIAL)
     there = prepared["attention_mask"]
     share = fields.get("partial_prediction", 6.0)
-    wanted = np.round((there & ~special).sum(axis=1) / share)
-    np.testing.assert_array_equal(prepared["mlm_weights"].sum(axis=1), wanted)
+    expected = np.round((there & ~special).sum(axis=1) / share)
+    np.testing.assert_array_equal(prepared["mlm_weights"].sum(axis=1), expected)
     targets = np.zeros(ids.shape, bool)
     for row, (at, real) in enumerate(
         zip(prepared["mlm_positions"], prepared["mlm_weights"] > 0, strict=True)
@@ -98,12 +98,12 @@ def test_the_loss_by_hand(pretrainer, random_variables, make_batch):
     table = np.asarray(params["encoder"]["word_embeddings"]["embedding"], np.float64)
     logits = np.asarray(queries, np.float64) @ table.T + params["permutation_lm"]["bias"]
     chosen = np.take_along_axis(logits, np.asarray(prepared["mlm_labels"])[..., None], 2)[..., 0]
-    wanted = scipy.special.logsumexp(logits, axis=-1) - chosen
+    expected = scipy.special.logsumexp(logits, axis=-1) - chosen
     weights = np.asarray(prepared["mlm_weights"])
     assert not weights[5:].any()
     losses, metrics = pretrainer.apply(variables, batch, train=False)
-    wanted = float((weights * np.asarray(wanted)).sum())
-    assert float(losses["permutation_lm"][0]) == pytest.approx(wanted, rel=1e-4)
+    expected = float((weights * np.asarray(expected)).sum())
+    assert float(losses["permutation_lm"][0]) == pytest.approx(expected, rel=1e-4)
     assert losses["permutation_lm"][1] == weights.sum()
     correct = (logits.argmax(-1) == np.asarray(prepared["mlm_labels"])) * weights
     assert metrics["permutation_lm/accuracy"][0] == correct.sum()

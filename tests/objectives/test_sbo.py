@@ -84,9 +84,9 @@ def test_its_inputs_are_only_the_boundary_tokens(encoder, batch, sequence, rando
     variables = random_variables(module, sequence, batch)
     slopes = jax.grad(lambda x: module.apply(variables, x, batch)[0])(sequence)
     seen = np.abs(slopes).max(axis=-1) > 0
-    wanted = np.zeros((2, L), bool)
-    wanted[0, [1, 5, 7]] = wanted[1, [6, 8]] = True
-    np.testing.assert_array_equal(seen, wanted)
+    expected = np.zeros((2, L), bool)
+    expected[0, [1, 5, 7]] = expected[1, [6, 8]] = True
+    np.testing.assert_array_equal(seen, expected)
 
 
 def test_a_missing_neighbour_or_position_has_no_loss(encoder, batch, sequence, random_variables):

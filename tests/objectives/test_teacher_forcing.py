@@ -127,9 +127,9 @@ def test_the_loss_by_hand_with_smoothing_only_in_training(random_variables, make
     own = np.take_along_axis(chances, np.asarray(batch["target_ids"])[..., None], 2)[..., 0]
     weights = np.asarray(target_mask) * np.array([1, 1, 1, 0])[:, None]
     plain, smooth = -(weights * own).sum(), -(weights * chances.mean(-1)).sum()
-    for train, wanted in ((False, plain), (True, 0.9 * plain + 0.1 * smooth)):
+    for train, expected in ((False, plain), (True, 0.9 * plain + 0.1 * smooth)):
         losses, metrics = jax.jit(functools.partial(module.apply, train=train))(variables, batch)
-        assert float(losses["seq2seq"][0]) == pytest.approx(wanted, rel=1e-4)
+        assert float(losses["seq2seq"][0]) == pytest.approx(expected, rel=1e-4)
         assert losses["seq2seq"][1] == 13
     of_text = weights * ~np.isin(batch["target_ids"], SPECIAL)
     text_loss, weight = metrics["seq2seq/text_loss"]
@@ -162,9 +162,9 @@ def test_text_loss_excludes_sentinels_and_special_tokens():
     batch = {"target_ids": target_ids, "target_mask": target_ids != PAD}
     losses, metrics = module.apply({}, batch, train=False)
     # Sentinels are the tokens 61 to 70: of the text are 8, 60, 9 and 5.
-    wanted = np.log(71)
-    assert losses["spans"] == (pytest.approx(10 * wanted, rel=1e-5), 10)
-    assert metrics["spans/text_loss"] == (pytest.approx(4 * wanted, rel=1e-5), 4)
+    expected = np.log(71)
+    assert losses["spans"] == (pytest.approx(10 * expected, rel=1e-5), 10)
+    assert metrics["spans/text_loss"] == (pytest.approx(4 * expected, rel=1e-5), 4)
 
 
 def test_logits_of_all_targets_are_not_materialised(make_batch):

@@ -43,8 +43,8 @@ def test_masks_have_their_shares_and_change_with_the_step(encoder, make_batch):
     assert numbers == {0: {0, 1}, 1: {2}, 2: {3}, 3: {4, 5}}
     text = np.asarray(batch["attention_mask"].sum(1)) - 2
     np.testing.assert_array_equal(prepared["mlm_weights"].sum(1), np.round(0.15 * text).clip(1))
-    wanted = masks.unified(prepared["lm_kind"], batch["attention_mask"], batch["segment_ids"])
-    np.testing.assert_array_equal(prepared["attention_mask"], wanted)
+    expected = masks.unified(prepared["lm_kind"], batch["attention_mask"], batch["segment_ids"])
+    np.testing.assert_array_equal(prepared["attention_mask"], expected)
 
 
 def test_masked_tokens_have_no_gradient(random_variables):

@@ -123,7 +123,7 @@ def evaluate(
     )
     scores = dataset.score("dev", found)
     dataset.write("dev", found, out)
-    return {"scores": scores, "said": READERS[task](out), "batches": batches}
+    return {"scores": scores, "predictions": READERS[task](out), "batches": batches}
 
 
 def where(folder: pathlib.Path, task: str) -> str:
@@ -171,7 +171,7 @@ def prepare(folder: pathlib.Path, task: str, data: dict):
     return dataset, pretrainer, trees.nest(params)
 
 
-def _said_of_sentences(out):
+def _sentence_predictions(out):
     blocks = (out / "dev.txt").read_text().strip().split("\n\n")
     rows = [[line.split() for line in block.split("\n")] for block in blocks]
     return {" ".join(row[0] for row in block): [row[-1] for row in block] for block in rows}
@@ -182,7 +182,7 @@ READERS = {
         line.split("\t") for line in (out / "dev" / "RTE.tsv").read_text().splitlines()[1:]
     ),
     "squad2": lambda out: json.loads((out / "dev" / "predictions.json").read_text()),
-    "ner": _said_of_sentences,
+    "ner": _sentence_predictions,
     "race": lambda out: json.loads((out / "dev.json").read_text()),
 }
 
@@ -194,7 +194,9 @@ def main(port: str, rank: str, folder: str) -> None:
     for task in RECIPES:
         count = jax.device_count()
         made = evaluate(pathlib.Path(folder), task, out / task, count, eval_batch_size=8)
-        (out / f"{task}.json").write_text(json.dumps({k: made[k] for k in ("scores", "said")}))
+        (out / f"{task}.json").write_text(
+            json.dumps({k: made[k] for k in ("scores", "predictions")})
+        )
 
 
 if __name__ == "__main__":

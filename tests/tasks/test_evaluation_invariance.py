@@ -46,10 +46,10 @@ def usual(folder):
     return of
 
 
-def assert_same(found, wanted):
-    assert found["said"] == wanted["said"]
-    assert found["scores"] == pytest.approx(wanted["scores"], abs=1e-4)
-    assert len(set(map(str, wanted["said"].values()))) > 1
+def assert_same(found, expected):
+    assert found["predictions"] == expected["predictions"]
+    assert found["scores"] == pytest.approx(expected["scores"], abs=1e-4)
+    assert len(set(map(str, expected["predictions"].values()))) > 1
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -79,7 +79,7 @@ def test_predictions_have_the_names_of_their_examples(task, folder, usual, tmp_p
     tasks.write(tmp_path, backwards=True)
     found = tasks.evaluate(tmp_path, task, tmp_path / "out", eval_batch_size=16, **ONE_LENGTH)
     assert_same(found, usual(task))
-    assert list(found["said"]) == list(usual(task)["said"])[::-1]
+    assert list(found["predictions"]) == list(usual(task)["predictions"])[::-1]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -87,8 +87,8 @@ def test_each_example_counts_once_with_a_short_last_batch(task, usual):
     """Batches of 16 do not divide the examples; correct answers are counted by hand."""
     found = usual(task)
     assert found["batches"].num_examples % 16
-    assert len(found["said"]) == tasks.SIZE
-    right = RIGHT[task](found["said"])
+    assert len(found["predictions"]) == tasks.SIZE
+    right = RIGHT[task](found["predictions"])
     assert found["scores"][SHARE_RIGHT[task]] == pytest.approx(sum(right) / len(right))
 
 

@@ -70,11 +70,11 @@ def test_released_files_of_glue(shared_data, tmp_path, name, file):
     glue_predictions.write(tmp_path / "p.tsv", task, indices, guesses[order])
     if name == "stsb":
         guesses = np.round(guesses, 3)
-    wanted = {
+    expected = {
         each: getattr(classification, each)(guesses, examples.labels) for each in task.metrics
     }
     found = official.score(name, str(path), str(tmp_path / "p.tsv"))
-    assert found == pytest.approx(wanted | {"examples": len(examples)})
+    assert found == pytest.approx(expected | {"examples": len(examples)})
 
 
 @pytest.mark.parametrize(
@@ -143,19 +143,19 @@ PREDICTED = (
 
 
 def test_entities_with_and_without_references(put):
-    wanted = {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "accuracy": 3 / 4}
-    wanted |= {"words": 4, "entities": 2}
+    expected = {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "accuracy": 3 / 4}
+    expected |= {"words": 4, "entities": 2}
     whole = {"precision": 1.0, "recall": 1.0, "f1": 1.0, "entities": 1}
     none = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "entities": 1}
-    wanted["types"] = {"LOC": none, "PER": whole}
-    assert scored(put, "conll2003", None, PREDICTED) == wanted
-    assert scored(put, "conll2003", TAGGED, PREDICTED) == wanted
+    expected["types"] = {"LOC": none, "PER": whole}
+    assert scored(put, "conll2003", None, PREDICTED) == expected
+    assert scored(put, "conll2003", TAGGED, PREDICTED) == expected
     # The words and the predicted tags alone, and no documents.
     bare = "Ann B-PER\nran O\n\nin O\nOslo O\n"
-    assert scored(put, "conll2003", TAGGED, bare) == wanted
+    assert scored(put, "conll2003", TAGGED, bare) == expected
     # IOB1 names the same entities; what differs is how many tags are right.
     old = scored(put, "conll2003", TAGGED, bare.replace("B-", "I-"))
-    assert old == wanted | {"accuracy": 2 / 4}
+    assert old == expected | {"accuracy": 2 / 4}
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_released_sentences(shared_data, tmp_path):
     found = official.score("conll2003", str(path), str(predicted))
     assert found == official.score("conll2003", None, str(predicted))
     assert (found["words"], found["entities"]) == (46435, 5648)  # the task's paper, tables 1 and 2
-    wanted = entities.score(guesses, [each.tags for each in sentences])
-    assert {name: found[name] for name in wanted} == wanted
+    expected = entities.score(guesses, [each.tags for each in sentences])
+    assert {name: found[name] for name in expected} == expected
     theirs = pytest.importorskip("seqeval.metrics")
     right = [list(each.tags) for each in sentences]
     assert found["f1"] == pytest.approx(theirs.f1_score(right, guesses))

@@ -46,8 +46,8 @@ def heldout(shared_data) -> list[str]:
 
 
 def assert_equal_ids(ours, reference_ids, texts):
-    for text, got, wanted in zip(texts, ours.encode_batch(texts), reference_ids, strict=True):
-        assert got == wanted, text[:200]
+    for text, got, expected in zip(texts, ours.encode_batch(texts), reference_ids, strict=True):
+        assert got == expected, text[:200]
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_t5_in_rust_differs_only_by_rounding(shared_data, heldout, monkeypatch):
     model = shared_data / "vocab" / "t5" / "spiece.model"
     scores = sentencepiece.SentencePieceProcessor(model_file=str(model)).get_score
     reference = SentencePieceUnigramTokenizer.from_spm(str(model))
-    wanted = [encoding.ids for encoding in reference.encode_batch(heldout)]
+    expected = [encoding.ids for encoding in reference.encode_batch(heldout)]
     differing = [
         (sum(map(scores, ours)), sum(map(scores, theirs)))
-        for ours, theirs in zip(load(model).encode_batch(heldout), wanted, strict=True)
+        for ours, theirs in zip(load(model).encode_batch(heldout), expected, strict=True)
         if ours != theirs
     ]
     assert len(differing) < len(heldout) / 20

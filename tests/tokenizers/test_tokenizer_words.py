@@ -19,9 +19,9 @@ def test_chunks_are_counted_and_then_split():
 
 def test_counts_do_not_depend_on_when_chunks_are_split(monkeypatch):
     texts = ["a-b a c", "b-c d a-b", "e a-b"]
-    wanted = count_words(texts, halves)
+    expected = count_words(texts, halves)
     monkeypatch.setattr(training, "_MAX_PENDING_CHARACTERS", 6)
-    assert count_words(texts, halves) == wanted
+    assert count_words(texts, halves) == expected
 
 
 def test_rare_words_are_dropped_when_there_are_too_many(monkeypatch):

@@ -115,8 +115,8 @@ def test_reduce_scatter_sends_each_device_its_shard(axis, spec, dtype):
     assert {shard.data.shape for shard in found.addressable_shards} == {shape}
     sent = traffic.find_collectives(hlo.parse(compiled.as_text()), mesh.shape)
     # In bfloat16 CPUs sum whole.
-    wanted = "reduce-scatter" if dtype is None else "all-reduce"
-    assert {each.kind for each in sent if each.axes == "data"} == {wanted}
+    expected = "reduce-scatter" if dtype is None else "all-reduce"
+    assert {each.kind for each in sent if each.axes == "data"} == {expected}
 
 
 def test_one_shard_is_neither_sent_nor_rounded():

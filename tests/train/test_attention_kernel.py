@@ -54,9 +54,9 @@ def by_products():
     ],
 )
 def test_training_with_splash_equals_training_without(model, changes, by_products):
-    lines, wanted = [], by_products[model]
+    lines, expected = [], by_products[model]
     with log_kernel_choice(lines.append):
         found = losses(*model, "mesh.attention_kernel=splash", *changes)
     assert lines == ["attention: splash: requested"]
-    np.testing.assert_allclose(found, wanted, rtol=2e-5)
-    assert wanted[2] < wanted[0]
+    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    assert expected[2] < expected[0]

@@ -107,8 +107,8 @@ def gradient_of(params, batch):
     return jax.grad(loss)(params)
 
 
-def close(got, wanted, **tolerance):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, wanted)
+def close(got, expected, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, expected)
 
 
 def test_schedule_free_adamw_is_that_of_optax():
@@ -131,8 +131,8 @@ def test_schedule_free_adamw_is_that_of_optax():
         updates, state = theirs.update(gradient_of(y, batch), state, y)
         y = optax.apply_updates(y, updates)
         close(ours.params, state.z, rtol=1e-4, atol=1e-5)
-        wanted = optax.contrib.schedule_free_eval_params(state, y)
-        close(ours.evaluation_params, wanted, rtol=1e-4, atol=1e-5)
+        expected = optax.contrib.schedule_free_eval_params(state, y)
+        close(ours.evaluation_params, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_moving_average_by_hand_leaves_training_unchanged():
@@ -164,8 +164,8 @@ def test_the_mean_of_the_latest_weights_by_hand_also_when_resumed(tmp_path):
     for before, state, steps in zip(plain, states, snapshots, strict=True):
         close(state.params, before.params, rtol=0)
         found = state.evaluation_params["encoder"]["embedding"]
-        wanted = np.mean([weights[step] for step in steps], axis=0)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        expected = np.mean([weights[step] for step in steps], axis=0)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(states[5], step=5)
     restored = restore.load(tmp_path / "checkpoints" / "5", states[0])
@@ -187,14 +187,14 @@ def test_other_runs_start_from_the_average_of_a_checkpoint(tmp_path):
         checkpoints.save(state, step=1)
     folder = tmp_path / "checkpoints" / "1"
     assert restore.evaluation_prefix(folder) == "average/params"
-    wanted = state.evaluation_params["encoder"]
-    assert np.abs(wanted["embedding"] - state.params["encoder"]["embedding"]).max() > 1e-3
+    expected = state.evaluation_params["encoder"]
+    assert np.abs(expected["embedding"] - state.params["encoder"]["embedding"]).max() > 1e-3
     loaded = origin.load_params(folder, state.params)
-    close(loaded["encoder"], wanted, rtol=0)
+    close(loaded["encoder"], expected, rtol=0)
     started = state.with_params(loaded)
     close(started.evaluation_params, loaded, rtol=0)
     source = origin.PretrainedSource(tmp_path, folder, {})
-    assert source.description()["encoder"] == origin.trees.fingerprint(wanted)
+    assert source.description()["encoder"] == origin.trees.fingerprint(expected)
 
 
 @pytest.mark.parametrize(

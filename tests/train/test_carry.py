@@ -121,9 +121,9 @@ def test_microbatches_and_meshes_carry_the_same(
     other = trainer(name, microbatches=microbatches, devices=devices, **axes)
     state, losses = steps(other, other.create_state(), 0, 4)
     np.testing.assert_allclose(losses, whole[1], rtol=2e-5)
-    wanted = leaves(whole[0])
+    expected = leaves(whole[0])
     for key, got in leaves(state).items():
-        np.testing.assert_allclose(got, wanted[key], rtol=1e-3, atol=2e-5)
+        np.testing.assert_allclose(got, expected[key], rtol=1e-3, atol=2e-5)
     for array in jax.tree.leaves(state.carry):
         assert array.sharding.num_devices == devices
 
@@ -157,11 +157,11 @@ def test_evaluation_has_no_carry(made):
     alone = {
         name: rows for name, rows in batch.items() if name not in ("memory_mask", "is_continuation")
     }
-    got, wanted = (
+    got, expected = (
         made.eval_step(state.params, sharding.to_global(rows, made.mesh)) for rows in (batch, alone)
     )
     (loss,) = (metric for metric in got if metric.endswith("_lm/loss"))
-    assert got[loss][0] == wanted[loss][0]
+    assert got[loss][0] == expected[loss][0]
 
 
 def test_memory_costs_flops(trainer):

@@ -286,7 +286,7 @@ class StopsAt(Interrupt):
         super().__init__()
         self._left = step
 
-    def wanted(self):
+    def expected(self):
         self._left -= 1
         self.stopped = self._left == 0
         return self.stopped

@@ -104,9 +104,9 @@ def test_several_steps_equal_the_formula(kind, clip):
 
     for gradient in gradients:
         params, state = step(params, state, nested(gradient))
-    wanted = by_hand(kind, start, gradients, rate=0.05, clip=clip, **fields)
+    expected = by_hand(kind, start, gradients, rate=0.05, clip=clip, **fields)
     for name, value in flat(params).items():
-        np.testing.assert_allclose(value, wanted[name], rtol=2e-4, atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(value, expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
 
 
 def test_the_defaults_are_those_of_bert():
@@ -116,11 +116,11 @@ def test_the_defaults_are_those_of_bert():
         "adamw", weight_decay=0.01, adam_b1=0.9, adam_b2=0.999, adam_eps=1e-6, max_grad_norm=1.0
     )
     params, gradient = nested(draws(0)), nested(draws(1))
-    got, wanted = (
+    got, expected = (
         jax.jit(transform.update)(gradient, transform.init(params), params)[0]
         for transform in (named, printed)
     )
-    jax.tree.map(np.testing.assert_array_equal, got, wanted)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
 def test_a_scanned_stack_is_like_separate_layers():
@@ -190,8 +190,8 @@ def test_lower_layers_have_smaller_learning_rates():
         optimizer.make("adamw", weight_decay=0.1, **more)
         for more in ({}, {"layerwise_decay": 0.8, "num_layers": LAYERS})
     )
-    wanted, got = (flat(o.update(gradients, o.init(params), params)[0]) for o in (plain, deep))
-    for name, update in wanted.items():
+    expected, got = (flat(o.update(gradients, o.init(params), params)[0]) for o in (plain, deep))
+    for name, update in expected.items():
         factor = 1.0
         if name.startswith("encoder/layers"):
             factor = np.array([0.8**4, 0.8**3, 0.8**2]).reshape(-1, *(1,) * (update.ndim - 1))

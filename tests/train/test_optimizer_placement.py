@@ -87,16 +87,16 @@ def alone(name):
     return trainer, jax.device_get(state), loss
 
 
-def difference(got, wanted):
+def difference(got, expected):
     """The largest difference as a share of the largest value of an array.
 
     Biases of keys are left out: their gradient is zero but for noise, whose sign Lion follows.
     """
-    got, wanted = (trees.flatten_names(jax.device_get(state)) for state in (got, wanted))
-    assert got.keys() == wanted.keys()
+    got, expected = (trees.flatten_names(jax.device_get(state)) for state in (got, expected))
+    assert got.keys() == expected.keys()
     return max(
         np.abs(got[name] - value).max() / (np.abs(value).max() + 1e-3)
-        for name, value in wanted.items()
+        for name, value in expected.items()
         if "key/bias" not in name
     )
 
@@ -104,7 +104,7 @@ def difference(got, wanted):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mesh_with_a_sharded_optimizer_changes_only_placement(name):
-    _, wanted, loss = alone(name)
+    _, expected, loss = alone(name)
     trainer = trainer_on(name, {"data": 2, "fsdp": 2, "tensor": 2}, shard_optimizer=True)
     start = jax.device_put(
         jax.device_get(alone(name)[0].create_state()),
@@ -112,7 +112,7 @@ def test_a_mesh_with_a_sharded_optimizer_changes_only_placement(name):
     )
     state, found = take(trainer, start, 0, 3)
     assert found == pytest.approx(loss, rel=1e-4)
-    assert difference(state, wanted) < 2e-3
+    assert difference(state, expected) < 2e-3
     large = [leaf for leaf in jax.tree.leaves(state.opt_state) if leaf.size >= 32]
     assert large
     assert all(not leaf.sharding.is_fully_replicated for leaf in large)
@@ -120,11 +120,11 @@ def test_a_mesh_with_a_sharded_optimizer_changes_only_placement(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resumed_run_has_the_same_bits(name, tmp_path):
-    trainer, wanted, _ = alone(name)
+    trainer, expected, _ = alone(name)
     state, _ = take(trainer, trainer.create_state(), 0, 2)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(state, step=2)
     with Checkpoints(tmp_path) as checkpoints:
         restored, _ = checkpoints.resume(trainer.shapes)
     state, _ = take(trainer, restored, 2, 3)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), wanted)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)

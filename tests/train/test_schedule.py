@@ -32,7 +32,7 @@ def test_a_warmup_of_one_step_or_of_all(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "wanted"),
+    ("name", "fields", "expected"),
     [
         ("linear", {}, [0.8, 0.6, 0.4, 0.2, 0.0]),
         ("linear", {"end_learning_rate": 0.4}, [0.8, 0.7, 0.6, 0.5, 0.4]),
@@ -52,9 +52,9 @@ def test_a_warmup_of_one_step_or_of_all(name):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("warmup_steps", [0, 3])
-def test_decays(name, fields, wanted, warmup_steps):
+def test_decays(name, fields, expected, warmup_steps):
     got = rates(name, warmup_steps + 4, warmup_steps=warmup_steps, **fields)
-    np.testing.assert_allclose(got[warmup_steps:], wanted, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(got[warmup_steps:], expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_share_of_a_decay_is_of_the_whole_run():
@@ -99,8 +99,8 @@ def test_every_phase_has_its_own_learning_rate_and_warmup():
 def test_phases_share_one_schedule_by_default():
     config = two_phases(learning_rate=0.8)
     rate = build.make_schedule(config)
-    wanted = rates("linear", 12, warmup_steps=2)
-    np.testing.assert_allclose([rate(np.int32(step)) for step in range(13)], wanted, rtol=1e-6)
+    expected = rates("linear", 12, warmup_steps=2)
+    np.testing.assert_allclose([rate(np.int32(step)) for step in range(13)], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("restarts", [((0.4, 2), (0.4, 2)), ((0.4, 2, 1),), ((0.4,),)])

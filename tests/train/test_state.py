@@ -51,12 +51,12 @@ def test_parameters_and_both_moments_name_their_axes_until_they_are_unboxed(boxe
 
 
 def test_initial_parameters_depend_on_the_seed_and_not_on_the_batch(boxed):
-    wanted = unbox(boxed(0, batch_of(0)))
+    expected = unbox(boxed(0, batch_of(0)))
     same = unbox(boxed(0, batch_of(5)))
-    jax.tree.map(np.testing.assert_array_equal, same, wanted)
+    jax.tree.map(np.testing.assert_array_equal, same, expected)
     other = unbox(boxed(1, batch_of(0)))
     kernel = ("encoder", "pooler", "dense", "kernel")
-    ours, theirs = other.params, wanted.params
+    ours, theirs = other.params, expected.params
     for name in kernel:
         ours, theirs = ours[name], theirs[name]
     assert np.mean(ours != theirs) > 0.99

@@ -72,10 +72,10 @@ def start(keyed):
     return jax.jit(lambda batch: unbox(create(pretrainer(), direction, batch, 0)))(keyed)
 
 
-def close(got, wanted, relative=1e-5, absolute=1e-7):
+def close(got, expected, relative=1e-5, absolute=1e-7):
     """Equal up to a share of the largest value of each array, or to float32 noise around zero."""
-    wanted = jax.tree.leaves(wanted)
-    for (path, mine), other in zip(jax.tree_util.tree_leaves_with_path(got), wanted, strict=True):
+    expected = jax.tree.leaves(expected)
+    for (path, mine), other in zip(jax.tree_util.tree_leaves_with_path(got), expected, strict=True):
         mine, other = np.asarray(mine), np.asarray(other)
         error = np.abs(mine - other).max()
         assert error <= relative * np.abs(other).max() + absolute, jax.tree_util.keystr(path)
@@ -106,8 +106,8 @@ def test_the_loss_is_the_weighted_sum_of_means(whole, start, keyed):
         return total, losses
 
     value_and_gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    (total, losses), wanted = value_and_gradient(start.params, keyed)
-    close(gradient, wanted)
+    (total, losses), expected = value_and_gradient(start.params, keyed)
+    close(gradient, expected)
     assert metrics["loss"] == pytest.approx(float(total), rel=1e-5)
     assert losses["sentence_pair"][1] == B - 2
     for name, (value, weight) in losses.items():
@@ -116,7 +116,7 @@ def test_the_loss_is_the_weighted_sum_of_means(whole, start, keyed):
         *("loss", "mlm/loss", "mlm/accuracy", "sentence_pair/loss", "sentence_pair/accuracy"),
         *("learning_rate", "gradient_norm", "skipped"),
     }
-    assert metrics["gradient_norm"] == pytest.approx(float(optax.tree.norm(wanted)), rel=1e-5)
+    assert metrics["gradient_norm"] == pytest.approx(float(optax.tree.norm(expected)), rel=1e-5)
 
 
 def test_accumulation_is_exact(whole, start, batch):
@@ -133,8 +133,8 @@ def test_accumulation_has_the_dropout_masks_of_the_whole_batch(start, batch):
         made = pretrainer(dropout=0.3)
         return jax.jit(make_train_step(made, *descent(), seed=0, microbatches=microbatches))
 
-    (state, metrics), (wanted, expected) = (step(n)(start, batch) for n in (2, 1))
-    close(state.params, wanted.params, relative=1e-4)
+    (state, metrics), (whole, expected) = (step(n)(start, batch) for n in (2, 1))
+    close(state.params, whole.params, relative=1e-4)
     assert metrics["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
@@ -214,9 +214,9 @@ def test_the_mesh_does_not_change_the_mathematics(name, two_steps, capfd):
     _, state, metrics = two_steps(name)
     # The compiler warns if it must gather an array that no rule shards well.
     assert "rematerialization" not in capfd.readouterr().err
-    for measured, wanted in zip(metrics, metrics_alone, strict=True):
-        assert measured.keys() == wanted.keys()
-        for metric, value in wanted.items():
+    for measured, expected in zip(metrics, metrics_alone, strict=True):
+        assert measured.keys() == expected.keys()
+        for metric, value in expected.items():
             assert measured[metric] == pytest.approx(value, rel=1e-5, abs=1e-7), metric
     assert int(state.step) == 2
     # The biases of keys have a gradient of zero, and Adam an epsilon of 1e-3 to divide noise by.
@@ -245,8 +245,8 @@ def test_a_sharded_optimizer_changes_only_placement(two_steps):
 def test_gradients_reduced_in_bfloat16_are_rounded(two_steps):
     _, exact, before = two_steps("data, tensor")
     _, state, metrics = two_steps("data, tensor", grad_reduce_in_bf16=True)
-    norm, wanted = metrics[0]["gradient_norm"], before[0]["gradient_norm"]
-    assert 1e-6 * wanted < abs(norm - wanted) < 4 * 2**-9 * wanted
+    norm, expected = metrics[0]["gradient_norm"], before[0]["gradient_norm"]
+    assert 1e-6 * expected < abs(norm - expected) < 4 * 2**-9 * expected
     close(state.opt_state[1].mu, exact.opt_state[1].mu, relative=4 * 2**-8)
 
 
@@ -277,8 +277,8 @@ def test_shardings_are_kept_by_a_step(name, query, words, two_steps):
             (encoder["word_embeddings"]["embedding"], words),
         ):
             assert {shard.data.shape for shard in leaf.addressable_shards} == {shape}
-    for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(trainer.shapes), strict=True):
-        assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim)
+    for leaf, expected in zip(jax.tree.leaves(state), jax.tree.leaves(trainer.shapes), strict=True):
+        assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
 
 
 def test_an_odd_vocabulary_is_replicated(batch):
@@ -362,25 +362,25 @@ def padded(batch, rows):
 
 
 def test_every_evaluation_predicts_the_same_tokens(evaluate, batch):
-    wanted = evaluate(batch)
-    assert evaluate(batch) == wanted
+    expected = evaluate(batch)
+    assert evaluate(batch) == expected
     order = np.random.default_rng(1).permutation(B)
     turned = evaluate({name: values[order] for name, values in batch.items()})
-    for name, sums in wanted.items():
+    for name, sums in expected.items():
         np.testing.assert_allclose(turned[name], sums, rtol=1e-5)
     moved = evaluate(batch | {"example_id": batch["example_id"] + 100})
-    assert moved["mlm/loss"][0] != wanted["mlm/loss"][0]
+    assert moved["mlm/loss"][0] != expected["mlm/loss"][0]
 
 
 def test_sums_add_up_over_batches_of_which_the_last_is_short(evaluate, batch):
-    wanted = evaluate(batch)
+    expected = evaluate(batch)
     parts = [evaluate(padded(batch, rows)) for rows in np.split(np.arange(B), [6, 12])]
-    for name, sums in wanted.items():
+    for name, sums in expected.items():
         np.testing.assert_allclose(np.sum([part[name] for part in parts], axis=0), sums, rtol=1e-5)
-    assert wanted["sentence_pair/loss"][1] == B - 2
+    assert expected["sentence_pair/loss"][1] == B - 2
     available = (batch["attention_mask"] & (batch["input_ids"] >= 4)).sum(-1)
     predicted = np.maximum(np.round(0.15 * available), 1) * batch["example_weight"]
-    assert wanted["mlm/loss"][1] == predicted.sum()
+    assert expected["mlm/loss"][1] == predicted.sum()
 
 
 def test_rows_of_weight_zero_have_no_effect(evaluate, batch):
@@ -389,6 +389,6 @@ def test_rows_of_weight_zero_have_no_effect(evaluate, batch):
         changed["input_ids"][row] = 7
         changed["attention_mask"][row] = True
         changed["pair_label"][row] = 1 - changed["pair_label"][row]
-    wanted = evaluate(batch)
+    expected = evaluate(batch)
     for name, sums in evaluate(changed).items():
-        np.testing.assert_allclose(sums, wanted[name], rtol=1e-6)
+        np.testing.assert_allclose(sums, expected[name], rtol=1e-6)

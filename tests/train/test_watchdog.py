@@ -10,10 +10,10 @@ from bertjax.train.hooks import Watchdog
 TENTH = 0.1 / 60
 
 
-def waits_in_a_function_of_this_name(dog, capfd, wanted):
+def waits_in_a_function_of_this_name(dog, capfd, expected):
     """Wait for a number of messages, and return all messages."""
     printed, end = "", time.monotonic() + 30
-    while printed.count("no step has ended") < wanted and time.monotonic() < end:
+    while printed.count("no step has ended") < expected and time.monotonic() < end:
         time.sleep(0.02)
         printed += capfd.readouterr().err
     return printed
@@ -30,7 +30,7 @@ def dog():
 def test_all_stacks_are_printed_repeatedly(dog, capfd):
     dog.on_metrics(1234, {})
     dog._since -= 100 * 60  # as if that had been long ago
-    printed = waits_in_a_function_of_this_name(dog, capfd, wanted=2)
+    printed = waits_in_a_function_of_this_name(dog, capfd, expected=2)
     assert "process 0: no step has ended for 100 minutes, the last was step 1,234;" in printed
     assert "; stacks of all threads:\n" in printed
     assert "in waits_in_a_function_of_this_name" in printed

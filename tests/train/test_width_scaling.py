@@ -147,12 +147,12 @@ def test_initial_values_and_multipliers_of_a_model_four_times_as_wide(name):
 
     (plain, scaled), ((logits, scores), (mup_logits, mup_scores)) = run()
     factors = set()
-    for (path, wanted), found in zip(
+    for (path, expected), found in zip(
         jax.tree_util.tree_leaves_with_path(plain), jax.tree.leaves(scaled), strict=True
     ):
         names = optimizer.parameter_name(path)
         factor = 1.0 if names[-1] != "kernel" else 0.25 if "classifier" in names else 0.5
-        np.testing.assert_allclose(found, factor * wanted, rtol=1e-6)
+        np.testing.assert_allclose(found, factor * expected, rtol=1e-6)
         factors.add(factor)
     assert factors == ({1.0, 0.5, 0.25} if name == "bert" else {1.0, 0.5})
     np.testing.assert_allclose(mup_logits, logits / 4, rtol=1e-6, atol=1e-6)

@@ -58,8 +58,8 @@ def test_both_texts_have_an_end_token_and_padding(corpus, pieces):
         for name, mask, text in zip(
             ("input_ids", "target_ids"), ("attention_mask", "target_mask"), texts, strict=True
         ):
-            wanted = [*pieces.encode_batch([text])[0], pieces.sep_id]
-            assert batch[name][row][batch[mask][row]].tolist() == wanted
+            expected = [*pieces.encode_batch([text])[0], pieces.sep_id]
+            assert batch[name][row][batch[mask][row]].tolist() == expected
             assert np.all(batch[name][row][~batch[mask][row]] == pieces.pad_id)
 
 

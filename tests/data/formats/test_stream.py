@@ -88,10 +88,10 @@ def test_the_layout_of_a_pair(corpus, cls_last):
         special = ids[:length][~text[:length]].tolist()
         assert special == ([SEP, SEP, CLS] if cls_last else [CLS, SEP, SEP])
         divided = np.flatnonzero(ids[:length] == SEP)[0] + 1
-        wanted = np.where(np.arange(length) < divided, 0, 1)
+        expected = np.where(np.arange(length) < divided, 0, 1)
         if cls_last:
-            wanted[-1] = 2
-        assert segments[:length].tolist() == wanted.tolist()
+            expected[-1] = 2
+        assert segments[:length].tolist() == expected.tolist()
         assert not segments[length:].any()
         assert (ids[length:] == PAD).all()
 

@@ -20,14 +20,14 @@ def test_a_subsample_has_whole_questions_in_order():
     numbers = [int(identity) for identity in some.ids]
     assert len(set(numbers)) == 7
     assert numbers == sorted(numbers)
-    wanted = collect([row(number, level="high") for number in numbers])
+    expected = collect([row(number, level="high") for number in numbers])
     assert (some.contexts, some.questions, some.options) == (
-        wanted.contexts,
-        wanted.questions,
-        wanted.options,
+        expected.contexts,
+        expected.questions,
+        expected.options,
     )
-    assert some.levels == wanted.levels
-    assert some.answers.tolist() == wanted.answers.tolist()
+    assert some.levels == expected.levels
+    assert some.answers.tolist() == expected.answers.tolist()
     assert some.answers.dtype == np.int32
     assert choices.sample(7, seed=3).ids == some.ids
     assert choices.sample(7, seed=4).ids != some.ids

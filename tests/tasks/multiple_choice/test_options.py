@@ -29,7 +29,7 @@ def asked(contexts, questions, options):
 
 
 @pytest.mark.parametrize(
-    ("question", "option", "wanted"),
+    ("question", "option", "expected"),
     [
         ("Who came?", "Ann.", "Who came? Ann."),
         ("We read _ today.", "a book", "We read a book today."),
@@ -37,8 +37,8 @@ def asked(contexts, questions, options):
         ("_ and _", "a", "a and a"),
     ],
 )
-def test_an_option_replaces_the_blank(question, option, wanted):
-    assert dataset.with_option(question, option) == wanted
+def test_an_option_replaces_the_blank(question, option, expected):
+    assert dataset.with_option(question, option) == expected
 
 
 def test_the_options_of_a_question_are_consecutive():

@@ -190,8 +190,8 @@ def test_document_context_fills_both_sides(length):
         assert left == document[0] or used + sizes[left - 1] > budget
         assert right == document[-1] + 1 or used + sizes[right] > budget
         if left > document[0] and right <= document[-1]:
-            before, behind = sum(sizes[left:begin]), sum(sizes[end:right])
-            assert abs(before - behind) <= 2 * max(sizes) + 1  # even but for words that do not fit
+            before, after = sum(sizes[left:begin]), sum(sizes[end:right])
+            assert abs(before - after) <= 2 * max(sizes) + 1  # even but for words that do not fit
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])

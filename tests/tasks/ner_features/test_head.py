@@ -97,8 +97,8 @@ def test_frozen_parts_do_not_affect_gradient_clipping():
     both, alone = optimizer.make("adamw", frozen_parts=("a",)), optimizer.make("adamw")
     found, _ = both.update(gradients, both.init(params), params)
     own = {"b": params["b"]}
-    wanted, _ = alone.update({"b": gradients["b"]}, alone.init(own), own)
-    np.testing.assert_array_equal(found["b"]["kernel"], wanted["b"]["kernel"])
+    expected, _ = alone.update({"b": gradients["b"]}, alone.init(own), own)
+    np.testing.assert_array_equal(found["b"]["kernel"], expected["b"]["kernel"])
     assert not np.any(found["a"]["kernel"])
 
 
@@ -115,10 +115,10 @@ def variables(rows):
 
 def test_the_frozen_encoder_runs_without_dropout(variables, rows):
     plain = pretrainer(apply_encoder)
-    wanted, _ = plain.apply(variables, rows, train=False)
+    expected, _ = plain.apply(variables, rows, train=False)
     frozen_parts = pretrainer(encoder=ENCODER.clone(hidden_dropout_prob=0.9), lstm_dropout=0.0)
     found, _ = frozen_parts.apply(variables, rows, train=True)
-    np.testing.assert_allclose(found["ner_features"], wanted["ner_features"], rtol=1e-6)
+    np.testing.assert_allclose(found["ner_features"], expected["ner_features"], rtol=1e-6)
 
 
 def test_no_gradient_flows_to_the_encoder_and_none_is_counted(variables, rows):

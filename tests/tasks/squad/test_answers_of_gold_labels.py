@@ -55,8 +55,8 @@ def test_gold_labels_of_squad_2_score_100(shared_data, cls_last):
     assert scores["NoAns_exact"] == 100.0
     assert scores["best_exact"] >= scores["exact"]
     answered = [identity for identity, texts in questions.references().items() if texts]
-    predicted, wanted = found.predictions(), questions.references()
-    same = [predicted[identity] == wanted[identity][0].strip() for identity in answered]
+    predicted, expected = found.predictions(), questions.references()
+    same = [predicted[identity] == expected[identity][0].strip() for identity in answered]
     assert np.mean(same) > 0.999
 
 

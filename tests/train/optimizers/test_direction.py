@@ -142,8 +142,8 @@ def test_several_steps_equal_the_formula(kind):
                 own = layers(name, gradient[name])[layer]
                 part = part - RATE * by_hand(name, memory, own, part, decay, number)
             parts.append(part)
-        wanted = np.stack(parts).reshape(SHAPES[name])
-        np.testing.assert_allclose(found, wanted, rtol=3e-4, atol=3e-5, err_msg=name)
+        expected = np.stack(parts).reshape(SHAPES[name])
+        np.testing.assert_allclose(found, expected, rtol=3e-4, atol=3e-5, err_msg=name)
 
 
 def test_attention_kernels_are_matrices_of_all_heads():
@@ -182,9 +182,9 @@ def test_adafactor_is_that_of_optax_for_a_matrix():
     for _ in range(3):
         gradient = {"kernel": jnp.asarray(generator.normal(size=shape), jnp.float32)}
         own, own_state = ours.update(gradient, states[0], params)
-        wanted, state = theirs.update(gradient, states[1], params)
+        expected, state = theirs.update(gradient, states[1], params)
         states = own_state, state
-        np.testing.assert_allclose(own["kernel"], -wanted["kernel"], rtol=1e-5)
+        np.testing.assert_allclose(own["kernel"], -expected["kernel"], rtol=1e-5)
 
 
 def test_a_factored_moment_has_the_size_of_a_row_and_a_column():
