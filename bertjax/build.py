@@ -43,7 +43,7 @@ class Phase:
       max_seq_length: Tokens of a sequence.
       batch_size: Sequences of a step.
       microbatches: Number of parts of a batch whose gradients are accumulated.
-      mixture: Weights of the corpora of a mixture; () for their sizes.
+      mixture: Weights of the corpora of a mixture; () weights them by size.
     """
 
     steps: int
@@ -254,7 +254,7 @@ def extra_ids(config: Mapping[str, Any]) -> int:
 
 
 def check_vocabulary(config: ConfigDict, tokenizer: Tokenizer, extra: int = 0) -> None:
-    """Raises `UserError` unless the model's vocabulary is the tokenizer's and `extra` ids."""
+    """Raises `UserError` unless `vocab_size` is the tokenizer's plus `extra` ids."""
     vocab_size = model_values(config.model)["vocab_size"]
     if vocab_size != tokenizer.vocab_size + extra:
         size = tokenizer.vocab_size + extra

@@ -21,10 +21,10 @@ from bertjax.errors import UserError, nearest
 _CONFIGS = "configs"
 
 _RENAMED_CONFIGS = {"t5": "span_corruption", "bart": "text_infilling", "mass": "masked_seq2seq"}
-"""Configs that were named for a model, and are its objective on the Transformer."""
+"""Former names of configs -> the names in use, those of the objectives."""
 
 RENAMED_FIELDS = {"objectives.soft_targets.begin_from_teacher": "init_from_teacher"}
-"""Former names of config fields, which runs of older versions have, and the names in use."""
+"""Former names of config fields, in runs of older versions -> the names in use."""
 
 
 def names(folder: str, part: str | None = None) -> list[str]:
@@ -60,12 +60,12 @@ def load(folder: str, name: str, part: str | None = None) -> ModuleType:
 
 
 def find_named(items: Iterable[Any], name: str, kind: str) -> Any:
-    """Returns the item whose `name` this is, such as a task of a benchmark.
+    """Finds an item, such as a task of a benchmark, by its attribute `name`.
 
     Args:
       items: The items.
       name: The name.
-      kind: What the items are, for the message.
+      kind: Noun for an item in the message, such as "task".
 
     Raises:
       UserError: the name is unknown; the message suggests the nearest.

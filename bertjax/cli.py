@@ -47,7 +47,7 @@ _RENAMED = {
     "tokenize": "bertjax tokenizer encode, or decode",
     "translate": "bertjax generate",
 }
-"""Old verbs, and what replaces them."""
+"""Removed verbs -> their replacements."""
 
 
 def main(argv: list[str] | None = None) -> int:

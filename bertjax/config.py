@@ -59,7 +59,7 @@ class Kind:
     """A kind of config: pretraining or fine-tuning.
 
     Attributes:
-      name: In error messages.
+      name: Name in error messages.
       has_task: Whether it has a section `task`.
       fields: Dotted names of required sections and fields.
       example: A config file of this kind.
@@ -221,7 +221,7 @@ def fingerprint(config: ConfigDict, ignoring: Iterable[str] = ()) -> str:
     that are off (false, 0, empty) do not: an older version may not have had them.
 
     Args:
-      config: To be hashed.
+      config: The config.
       ignoring: Dotted fields, sections or patterns to leave out, such as `log_every`, `keep_*`.
     """
     kept = {

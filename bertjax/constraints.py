@@ -2,11 +2,11 @@
 
     masked_lm_prob: PositiveShare = 0.15
     hidden_act: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
-    add("--seeds", action=checked(PositiveInt), default=1)
+    add("--seeds", action=constraint_action(PositiveInt), default=1)
 
 Every field of a config has such a type: fields of modules in the module, all others in
-`validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity fit no number; True is no
-integer.
+`validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity are no valid numbers,
+True is no valid integer.
 """
 
 import argparse
@@ -228,7 +228,7 @@ def _violation_of_tuple(hints: Sequence[Any], value: Any) -> str | None:
 def check_value(hint: Any, value: Any, where: str) -> None:
     """Raises `UserError` if a value violates a declared type; `where` is its name in messages."""
     if text := violation(hint, value):
-        raise UserError(f"{where}: got {shown(value)}, {text}")
+        raise UserError(f"{where}: got {format_value(value)}, {text}")
 
 
 def check_fields(hints: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
@@ -253,7 +253,7 @@ def check_relations(relations: Sequence[Relation], values: Mapping[str, Any], wh
         found = {name: values.get(name) for name in relation.fields}
         if None in found.values() or relation.holds(*found.values()):
             continue
-        got = ", ".join(f"{name}={shown(value)}" for name, value in found.items())
+        got = ", ".join(f"{name}={format_value(value)}" for name, value in found.items())
         remedy = relation.remedy
         todo = remedy if isinstance(remedy, str) else remedy(*found.values())
         raise UserError(f"{where}: got {got}, expected {relation.expected}; {todo}")
@@ -291,7 +291,7 @@ def check_module(module: Any) -> None:
     check_section(kind, values, kind.__module__.rpartition(".")[-1])
 
 
-def checked(hint: Any) -> type[argparse.Action]:
+def constraint_action(hint: Any) -> type[argparse.Action]:
     """The argparse action of a numeric flag; an invalid value is a `UserError`, without the usage.
 
     Args:
@@ -311,7 +311,7 @@ def checked(hint: Any) -> type[argparse.Action]:
     return Checked
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Formats a value for a message, truncated."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

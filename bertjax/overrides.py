@@ -166,7 +166,7 @@ def _set(config: ConfigDict, field: str, text: str) -> None:
     try:
         value = _read(hint, text)
     except (ValueError, OverflowError):
-        value = text  # which the constraint refuses
+        value = text  # `check_value` refuses it
     check_value(hint, value, f"config.{field}")
     _get_section(config, section)[name] = value
 

@@ -169,7 +169,7 @@ class Objective(nn.Module):
         return {}
 
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Works on the batch before the encoder reads it: corruption, sampling, a teacher."""
+        """Transforms the batch before it is encoded: corruption, sampling, a teacher's outputs."""
         return batch
 
     def loss(
@@ -181,7 +181,7 @@ class Objective(nn.Module):
 
 @runtime_checkable
 class DistillableObjective(Protocol):
-    """An objective whose logits a student can learn from a teacher's."""
+    """An objective with logits, which distillation compares with those of a teacher."""
 
     def scores(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
@@ -296,7 +296,7 @@ class Pretrainer(nn.Module):
     def losses_of_embeddings(
         self, embeddings: Array, batch: Batch
     ) -> tuple[dict[str, Sum], dict[str, Sum]]:
-        """Returns what `__call__` does, from the results of `embed` for the whole batch."""
+        """Returns the results of `__call__`, given those of `embed` for the whole batch."""
         (name,) = self.objectives
         loss_sum, weight_sum, metrics = getattr(self, name).loss_of_embeddings(embeddings, batch)
         named = {f"{name}/{metric}": value for metric, value in metrics.items()}

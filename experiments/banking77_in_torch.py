@@ -21,7 +21,7 @@ import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax.tasks import tables
-from bertjax.tasks.sequence.examples import held_out
+from bertjax.tasks.sequence.examples import choose_held_out
 
 BATCH, EPOCHS, RATE, WARMUP, DECAY, LENGTH = 32, 4, 1e-4, 0.1, 0.01, 128
 
@@ -35,7 +35,7 @@ def read(data: str) -> tuple[dict[str, tuple[list[str], np.ndarray]], list[str]]
         labels = np.array([names.index(name) for name in table.columns["category"]])
         parts[split] = [text.strip() for text in table.columns["text"]], labels
     texts, labels = parts["train"]
-    is_dev = held_out(labels.astype(np.int32), tables.DEV_SHARE, 0)
+    is_dev = choose_held_out(labels.astype(np.int32), tables.DEV_SHARE, 0)
     for split, chosen in (("dev", is_dev), ("train", ~is_dev)):
         kept = np.flatnonzero(chosen)
         parts[split] = [texts[i] for i in kept], labels[kept]

@@ -213,7 +213,7 @@ def trainer_of(config):
     rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
     phases = build.phases(config)
     mesh = build.make_mesh(config, phases)
-    frozen = runs_teachers.frozen(teachers)
+    frozen = runs_teachers.frozen_params(teachers)
     return build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen), rows
 
 

@@ -23,7 +23,7 @@ from bertjax.constraints import (
     Relation,
     Share,
     ShareBelowOne,
-    checked,
+    constraint_action,
     violation,
 )
 from bertjax.errors import UserError
@@ -123,8 +123,8 @@ def test_an_unknown_field_is_refused_with_the_nearest():
 
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("-p", "--top_p", action=checked(PositiveShare), default=1.0)
-    parser.add_argument("--seeds", action=checked(PositiveInt))
+    parser.add_argument("-p", "--top_p", action=constraint_action(PositiveShare), default=1.0)
+    parser.add_argument("--seeds", action=constraint_action(PositiveInt))
     return parser.parse_args(words)
 
 

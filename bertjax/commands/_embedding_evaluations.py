@@ -3,7 +3,7 @@
 import sys
 
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveInt, checked
+from bertjax.constraints import PositiveInt, constraint_action
 from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 _STS = """\
@@ -135,7 +135,7 @@ def add_retrieval(commands) -> None:
     add("--reranker", default="", metavar="MODEL", help=help_text)
     add(
         "--rerank_depth",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=100,
         metavar="N",
         help="number of documents that it sorts",

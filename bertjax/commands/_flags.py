@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from bertjax import catalog
-from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, checked
+from bertjax.constraints import NonNegativeInt, PositiveInt, Seed, constraint_action
 from bertjax.errors import UserError
 from bertjax.validation.unused_options import UnusedOptions
 
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
       prog: As in "bertjax embed".
       description: First lines of the help; in the modules of commands their docstring.
       epilog: Last lines of the help: examples and explanations.
-      renamed: Old options -> what replaces them.
+      renamed: Removed options -> their replacements.
       **options: Those of `argparse.ArgumentParser`.
     """
 
@@ -151,7 +151,7 @@ def add_batch_size(parser: Parser, default: int, unit: str) -> None:
     """Adds --batch_size, counted in a unit such as "texts"."""
     parser.add_argument(
         "--batch_size",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=default,
         metavar="N",
         help=f"{unit} per batch",
@@ -162,7 +162,7 @@ def add_max_length(parser: Parser) -> None:
     """Adds --max_length of a sequence; 0 stands for that of the model."""
     parser.add_argument(
         "--max_length",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=0,
         metavar="N",
         help="maximum length in tokens, special tokens included (default: that of the model, "
@@ -188,14 +188,14 @@ def add_json(parser: Parser, text: str = "print one JSON object instead of a tab
 
 def add_seed(add: Callable[..., object], use: str) -> None:
     """Adds --seed, the seed of a use such as "sampling"."""
-    add("--seed", action=checked(Seed), default=0, metavar="N", help=f"seed of {use}")
+    add("--seed", action=constraint_action(Seed), default=0, metavar="N", help=f"seed of {use}")
 
 
 def add_seeds(parser: Parser, default: int | None, unit: str) -> None:
     """Adds --seeds, the number of fine-tunings of a unit such as "task"."""
     parser.add_argument(
         "--seeds",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=default,
         metavar="N",
         help=f"number of seeds of each {unit}",
@@ -206,7 +206,7 @@ def add_parallel(parser: Parser) -> None:
     """Adds --parallel."""
     parser.add_argument(
         "--parallel",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=1,
         metavar="N",
         help="number of runs at a time",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveInt, checked
+from bertjax.constraints import PositiveInt, constraint_action
 
 GROUP = "Scale"
 
@@ -83,20 +83,20 @@ def parser() -> _flags.Parser:
     _flags.add_config(parser, "bert:base")
     parser.add_argument(
         "--steps",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         metavar="N",
         help="steps per timing (default: about one second)",
     )
     parser.add_argument(
         "--repeats",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=5,
         metavar="N",
         help="number of timings",
     )
     parser.add_argument(
         "--warmup",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=2,
         metavar="N",
         help="steps before the first timing",

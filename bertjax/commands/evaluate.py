@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from bertjax.commands import _embedding_evaluations, _flags
-from bertjax.constraints import NonNegativeInt, checked
+from bertjax.constraints import NonNegativeInt, constraint_action
 from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Evaluate"
@@ -216,14 +216,14 @@ def _add_perplexity(commands) -> None:
     _flags.add_texts(parser, "files, python-docs or tfds:NAME:SPLIT")
     parser.add_argument(
         "--max_length",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=0,
         metavar="N",
         help="tokens per window (default: length of the training sequences)",
     )
     parser.add_argument(
         "--stride",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=0,
         metavar="N",
         help="tokens between the starts of windows (default: half of --max_length)",
@@ -252,7 +252,7 @@ def _add_choices(commands) -> None:
     add("--input", required=True, metavar="FILE", help="questions as JSON lines")
     add(
         "--num_fewshot",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=0,
         metavar="N",
         help="answered examples before each question",

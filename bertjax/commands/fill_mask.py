@@ -5,7 +5,7 @@ import json
 import sys
 
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveInt, checked
+from bertjax.constraints import PositiveInt, constraint_action
 
 GROUP = "Use"
 
@@ -74,7 +74,7 @@ def parser() -> _flags.Parser:
     )
     parser.add_argument(
         "--top_k",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=5,
         metavar="K",
         help="candidates per masked position",

@@ -15,7 +15,7 @@ from bertjax.constraints import (
     PositiveFloat,
     PositiveInt,
     PositiveShare,
-    checked,
+    constraint_action,
 )
 from bertjax.errors import UserError
 from bertjax.validation.unused_options import UnusedOptions, check_flags
@@ -151,55 +151,55 @@ def parser() -> _flags.Parser:
 def _add_decoding_options(add: Callable[..., object]) -> None:
     add(
         "--max_new_tokens",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=100,
         metavar="N",
         help="maximum number of tokens per text",
     )
     add(
         "--temperature",
-        action=checked(NonNegativeFloat),
+        action=constraint_action(NonNegativeFloat),
         default=0.0,
         metavar="T",
         help="sampling temperature, 1 for the model's distribution, 0 for greedy",
     )
     add(
         "--top_k",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=0,
         metavar="K",
         help="sample from the K most likely tokens only, 0 for all",
     )
     add(
         "--top_p",
-        action=checked(PositiveShare),
+        action=constraint_action(PositiveShare),
         default=1.0,
         metavar="P",
         help="nucleus sampling: from the most likely tokens with total probability P",
     )
     add(
         "--num_beams",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         metavar="N",
         help="number of beams of beam search, 1 for no search (default: 1; 4 for encoder-decoders)",
     )
     add(
         "--length_penalty",
-        action=checked(Finite),
+        action=constraint_action(Finite),
         metavar="X",
         help="exponent of the length that divides the score of a beam; larger values favour "
         "longer texts (default: 1; 0.6 for encoder-decoders)",
     )
     add(
         "--repetition_penalty",
-        action=checked(PositiveFloat),
+        action=constraint_action(PositiveFloat),
         default=1.0,
         metavar="X",
         help="penalty of repeated tokens, > 1 makes them less likely",
     )
     add(
         "--no_repeat_ngram_size",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=0,
         metavar="N",
         help="never repeat an N-gram of tokens, 0 for no limit",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.commands import _flags
-from bertjax.constraints import NonNegativeInt, checked
+from bertjax.constraints import NonNegativeInt, constraint_action
 from bertjax.errors import UserError
 
 GROUP = "Evaluate"
@@ -56,7 +56,7 @@ def parser() -> _flags.Parser:
     _flags.add_json(parser, "print one JSON object")
     parser.add_argument(
         "--examples",
-        action=checked(NonNegativeInt),
+        action=constraint_action(NonNegativeInt),
         default=3,
         metavar="N",
         help="number of examples of a corpus to print",
@@ -237,7 +237,7 @@ def _lines(description: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}:"
             # The config in a summary is that of the run, which is printed in another section.
             hidden = ("guesses", "config") if name == "summary" else ()
-            yield from _indented({key: value[key] for key in value if key not in hidden}, 1)
+            yield from _format_fields({key: value[key] for key in value if key not in hidden}, 1)
         else:
             yield f"{name}: {_text(value)}"
 
@@ -269,13 +269,13 @@ def _tree(arrays: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"{'  ' * (len(folders) + 1)}{leaf}  {array['dtype']} {array['shape']}"
 
 
-def _indented(values: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _format_fields(values: Mapping[str, Any], depth: int) -> Iterator[str]:
     """Yields a field per line, with the values in one column, and sections below their names."""
     width = max((len(name) for name in values), default=0) + 1
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield f"{'  ' * depth}{name}:"
-            yield from _indented(value, depth + 1)
+            yield from _format_fields(value, depth + 1)
         else:
             yield f"{'  ' * depth}{f'{name}:':<{width}} {_text(value)}"
 

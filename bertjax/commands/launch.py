@@ -6,7 +6,7 @@ import sys
 
 import bertjax
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveInt, checked
+from bertjax.constraints import PositiveInt, constraint_action
 from bertjax.errors import UserError
 
 GROUP = "Scale"
@@ -69,14 +69,14 @@ def parser() -> _flags.Parser:
     local.usage = "bertjax launch local [--processes N] [--devices M] -- VERB ..."
     local.add_argument(
         "--processes",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=2,
         metavar="N",
         help="number of processes",
     )
     local.add_argument(
         "--devices",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         metavar="M",
         help="CPU devices of each process (default: the devices that JAX finds)",
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveInt, checked
+from bertjax.constraints import PositiveInt, constraint_action
 from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Scale"
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> None:
         config = profiling_plan.with_mesh(config, arguments.mesh)
     build.check(config)
     topology = chips.get_topology(arguments.topology, arguments.slices)
-    steps, fit = _compiled(config, topology, arguments.search)
+    steps, fit = _compile(config, topology, arguments.search)
     if arguments.json:
         print(json.dumps(_content(arguments, topology, steps, fit), indent=2))
         return
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> None:
     _print_run(fit, topology)
 
 
-def _compiled(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
+def _compile(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[Any]]:
     """Compiles the steps: (as configured, in settings that fit), or (search results, [])."""
     from bertjax import build
     from bertjax.profiling import search as profiling_search
@@ -128,7 +128,7 @@ def parser() -> _flags.Parser:
     add("--topology", required=True, help="TPU slice: v5e:16x16, v5e-256, v5p-512 ...")
     add(
         "--slices",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=1,
         metavar="N",
         help="number of such slices, connected by a network",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, checked
+from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne, constraint_action
 from bertjax.errors import UserError
 from bertjax.io import storage
 from bertjax.validation.unused_options import check_flags
@@ -171,7 +171,7 @@ def parser() -> _flags.Parser:
     add("--output", required=True, metavar="DIR", help="folder of the corpus")
     add(
         "--workers",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         metavar="N",
         help="number of processes (default: one per core)",
     )
@@ -184,7 +184,7 @@ def parser() -> _flags.Parser:
     )
     add(
         "--validation_fraction",
-        action=checked(ShareBelowOne),
+        action=constraint_action(ShareBelowOne),
         default=0.0,
         metavar="SHARE",
         help="fraction of the documents of --input that becomes the validation split, selected by "
@@ -199,7 +199,7 @@ def parser() -> _flags.Parser:
     )
     add(
         "--shard_size",
-        action=checked(PositiveFloat),
+        action=constraint_action(PositiveFloat),
         default=64,
         metavar="MB",
         help="size of a shard in MB; an interrupted shard is redone",

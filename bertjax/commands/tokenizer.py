@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bertjax.commands import _flags
-from bertjax.constraints import PositiveInt, PositiveShare, checked
+from bertjax.constraints import PositiveInt, PositiveShare, constraint_action
 from bertjax.validation.unused_options import check_flags
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _add_train(commands) -> None:
     add("--kind", default="wordpiece", metavar="NAME", help="kind of tokenizer, see below")
     add(
         "--vocab_size",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=30_522,
         metavar="N",
         help="size of the vocabulary in tokens, special tokens included",
@@ -250,7 +250,7 @@ def _add_train(commands) -> None:
     )
     add(
         "--character_coverage",
-        action=checked(PositiveShare),
+        action=constraint_action(PositiveShare),
         metavar="SHARE",
         help="fraction of the text that must be covered by the characters of the alphabet "
         "(default: 0.9999); not for bpe and words",
@@ -272,7 +272,7 @@ def _add_extend(commands) -> None:
     add("--output", required=True, metavar="DIR", help="folder to create")
     add(
         "--num_pieces",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         default=1000,
         metavar="N",
         help="number of new pieces (default: 1000)",
@@ -285,13 +285,13 @@ def _add_selection(parser: "argparse.ArgumentParser") -> None:
     add = parser.add_argument
     add(
         "--max_documents",
-        action=checked(PositiveInt),
+        action=constraint_action(PositiveInt),
         metavar="N",
         help="read the first N documents only (default: all)",
     )
     add(
         "--sample",
-        action=checked(PositiveShare),
+        action=constraint_action(PositiveShare),
         metavar="SHARE",
         help="read this fraction of the documents, selected by a hash of the text (default: all)",
     )

@@ -211,7 +211,7 @@ class DuplicateIndex:
         self._seen = set(seen)
 
     def add(self, keys: UInt64[np.ndarray, " K"]) -> str:
-        """Add a document; return "", or which filter drops it as a duplicate."""
+        """Add a document; return the filter that drops it as a duplicate, "" for none."""
         numbers = keys.tolist()
         if self._has_exact and numbers[0] in self._seen:
             return DUPLICATES

@@ -1,4 +1,4 @@
-"""The contract of a text format: what `corpus/formats/NAME.py` defines as `FORMAT`.
+"""The interface of text formats: `corpus/formats/NAME.py` defines a `TextFormat` as `FORMAT`.
 
 A format reads the documents of a file in their order with bounded memory, so that reading can be
 repeated up to any document, from which `prepare` resumes.

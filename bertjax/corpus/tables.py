@@ -47,7 +47,7 @@ def read_cells(
       path: The file, for error messages.
       lines: The lines after the header.
       header: The first line.
-      remedy: What else to do about a malformed row, in messages.
+      remedy: Further advice about a malformed row, in messages.
       **dialect: Options of `csv.reader`.
 
     Raises:

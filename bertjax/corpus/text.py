@@ -175,7 +175,8 @@ def _check_kind(path: str, kind: FileKind | None, format: str) -> str | None:
     """Return the name of the format that reads files of a kind, None for plain text.
 
     Raises:
-      UserError: No format does; or one is given that does not, and the kind is binary.
+      UserError: No format reads this kind; or the kind is binary and the given format does not
+        read it.
     """
     if kind is None:
         return None

@@ -89,19 +89,19 @@ class TextMeasures:
 
     def repeated_lines(self) -> float:
         """Share of lines that repeat an earlier one."""
-        return _repeated(self._lines, lambda line: 1)
+        return _repetition_share(self._lines, lambda line: 1)
 
     def repeated_line_characters(self) -> float:
         """Share of characters in lines that repeat an earlier one."""
-        return _repeated(self._lines, len)
+        return _repetition_share(self._lines, len)
 
     def repeated_paragraphs(self) -> float:
         """Share of paragraphs that repeat an earlier one."""
-        return _repeated(self._paragraphs, lambda paragraph: 1)
+        return _repetition_share(self._paragraphs, lambda paragraph: 1)
 
     def repeated_paragraph_characters(self) -> float:
         """Share of characters in paragraphs that repeat an earlier one."""
-        return _repeated(self._paragraphs, len)
+        return _repetition_share(self._paragraphs, len)
 
     def top_ngram(self, size: int) -> float:
         """Share of characters in the occurrences of the most common n-gram of words.
@@ -149,7 +149,7 @@ class TextMeasures:
         return [np.array(words, np.int64)]
 
 
-def _repeated(parts: Sequence[str], weight: Callable[[str], int]) -> float:
+def _repetition_share(parts: Sequence[str], weight: Callable[[str], int]) -> float:
     seen: set[str] = set()
     repeated = 0
     for part in parts:

@@ -21,7 +21,7 @@ class _Bins(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Which sizes are in each row; rows of one composition are consecutive.
+    """The sizes of the pieces in each row; rows of one composition are consecutive.
 
     Attributes:
       starts: First row of each composition, followed by the number of rows.
@@ -51,7 +51,7 @@ def plan(counts: Int[np.ndarray, " L_and_1"]) -> Plan:
 
 
 def _place(size: int, count: int, length: int, by_capacity: dict[int, list[_Bins]]) -> None:
-    """Put pieces of one size where the least room remains, or into new rows."""
+    """Put pieces of one size into the rows with the least free space that fits, or new rows."""
     capacities = sorted(capacity for capacity in by_capacity if capacity >= size)
     while count:
         capacity = capacities[0] if capacities else length
@@ -59,7 +59,7 @@ def _place(size: int, count: int, length: int, by_capacity: dict[int, list[_Bins
         if capacities and not by_capacity[capacity]:
             del by_capacity[capacity]
             del capacities[0]
-        # A row into which a piece was put has the least room for the next piece of the same size.
+        # A row that got a piece has the least free space for the next piece of the same size.
         fitting = capacity // size
         full = min(bins.count, count // fitting)
         rest = min(count - full * fitting, fitting) if full < bins.count else 0

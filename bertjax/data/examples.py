@@ -178,7 +178,7 @@ class Examples:
     def _assign_partners(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
-        """Whether each second segment is random, the example it is from, and the split points."""
+        """Returns whether each second segment is random, its example, and the split points."""
         is_random, partner, share = assign_partners(epoch, example, self.num_examples, self.seed)
         document = self._locator.document(epoch, example)
         is_random = is_random | self._lone[document]

@@ -80,7 +80,7 @@ class MixtureExamples:
         return np.searchsorted(self._starts, example, side="right") - 1
 
     def usage(self, num_rows: int) -> dict[str, dict[str, float]]:
-        """Counts what the first rows of the sequence use of each source.
+        """Counts the examples, tokens and epochs of each source in the first rows.
 
         Returns:
           By name: `examples`, `tokens` (by the mean of a sample of its examples) and `epochs`.

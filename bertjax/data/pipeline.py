@@ -36,7 +36,7 @@ def prefetch_items(items: Iterable[Item]) -> Iterator[Item]:
 
 
 Rows = slice | Int[np.ndarray, " n"] | None
-"""Which rows of the global batch a host builds; `None` for all of them."""
+"""The rows of the global batch that a host builds; `None` for all."""
 
 _ROWS_PER_JOB = 1024
 """Small batches are built several at once: the cost of a call is shared by all of its rows."""

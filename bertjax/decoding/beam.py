@@ -176,7 +176,7 @@ def advance(
     totals, cache = _score_continuations(decoder, beams, sampler)
     vocab_size = totals.shape[-1] // width
     check_width(width, vocab_size)
-    # 2 K: at most one continuation of each candidate ends with `end_id`, so that at least K run on.
+    # 2 K: at most one continuation of each candidate ends with `end_id`, so at least K remain.
     scores, flat = jax.lax.top_k(totals, 2 * width)
     source, token = flat // vocab_size, flat % vocab_size
     histories = _gather(beams.running, source).at[:, :, beams.end].set(token)

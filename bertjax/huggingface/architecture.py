@@ -93,15 +93,15 @@ def head_class(head: str) -> type:
     return catalog.load("objectives", head).Objective
 
 
-def exchanged_as(task: str) -> str:
+def exchanged_task(task: str) -> str:
     """The task whose maps the head of a task uses: its own, or those of one with the same head."""
     return head_class(task).exchanged_as or task
 
 
 def with_exchanged_task(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a fine-tuned run whose task has the name under which it is exchanged."""
+    """The config of a fine-tuned run with its task renamed as by `exchanged_task`."""
     own = run["task"]["name"]
-    name = exchanged_as(own)
+    name = exchanged_task(own)
     objectives = {
         key: {**fields, "of": name} if fields.get("of") == own else fields
         for key, fields in run.get("objectives", {}).items()
@@ -109,7 +109,7 @@ def with_exchanged_task(run: Mapping[str, Any]) -> dict[str, Any]:
     return {**run, "task": {**run["task"], "name": name}, "objectives": objectives}
 
 
-def renamed(params: Mapping[str, Any], task: str, name: str) -> dict[str, Any]:
+def rename_task(params: Mapping[str, Any], task: str, name: str) -> dict[str, Any]:
     """The parameters with the subtree of a task under another name."""
     return {re.sub(f"^{task}/", f"{name}/", path): value for path, value in params.items()}
 

@@ -179,7 +179,7 @@ def write(
     prefix = restore.evaluation_prefix(checkpoint)
     params = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
     if own_task:
-        params = architectures.renamed(params, own_task, run["task"]["name"])
+        params = architectures.rename_task(params, own_task, run["task"]["name"])
     if embedding:
         params = {name: array for name, array in params.items() if name.startswith("encoder/")}
     provenance = _provenance(source, tokenizer.fingerprint)

@@ -205,14 +205,14 @@ def parameters(
     """
     shapes = parameter_shapes(pretrainer(config, tokenizer))
     own_task = config.task.name if "task" in config else ""
-    hf_task = architectures.exchanged_as(own_task) if own_task else ""
-    shapes = architectures.renamed(shapes, own_task, hf_task)
+    hf_task = architectures.exchanged_task(own_task) if own_task else ""
+    shapes = architectures.rename_task(shapes, own_task, hf_task)
     architecture = released.architecture
     maps = architectures.maps_of(architecture, architectures.parts_of(architecture, shapes))
     params = name_map.to_bertjax(maps, released.arrays, shapes, config.model, source)
     params = classes.to_bertjax(config, params)
     params = {name: np.asarray(params[name], np.float32) for name in shapes}
-    return architectures.renamed(params, hf_task, own_task)
+    return architectures.rename_task(params, hf_task, own_task)
 
 
 def write(imported: Import, target: pathlib.Path) -> None:

@@ -58,7 +58,7 @@ class HFModel:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "HFModel":
-        """A model from its config and its arrays as files of any age name them.
+        """Builds a model from its config and arrays, which may have names of older releases.
 
         Raises:
           UserError: an unknown architecture, or two arrays differ that bertjax shares.
@@ -80,7 +80,8 @@ class HFModel:
     def parts(self) -> list[str]:
         """The parts of the bertjax parameters that the arrays contain; always the encoder.
 
-        Heads may share arrays: one of which the file has no more than another head's is absent.
+        Heads may share arrays: a head is absent if another head has all of its arrays in the file
+        and more.
         """
         parts, tasks = self.architecture.parts(), self._tasks
         found = {
@@ -98,7 +99,7 @@ class HFModel:
 
     @property
     def _tasks(self) -> Collection[str]:
-        """The tasks whose heads the arrays may be: that of the class, if the config names one."""
+        """The tasks whose heads may be in the file: that of the class, if the config names one."""
         heads = {name: heads for heads, name in self.architecture.CLASSES.items()}
         named = [heads.get(name, ()) for name in self.config.get("architectures") or ()]
         return next((found for found in named if task_of(found)), _TASKS_WITHOUT_CLASS)
@@ -109,7 +110,7 @@ class HFModel:
         return self.architecture.fields(self.config, self.parts)
 
     def head_fields(self, head: str) -> dict[str, Any]:
-        """The fields of the objective that a head becomes."""
+        """The fields of the objective that corresponds to a head."""
         act = attribute(self.architecture, "HEAD_ACT").get(head)
         if act is None:
             return {}

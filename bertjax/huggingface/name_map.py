@@ -92,7 +92,7 @@ class ArrayMap:
         return dict.fromkeys(self._names(shapes, model), shape)
 
     def bertjax_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
-        """The shapes that the parameters must have, given that they have the shapes `shapes`.
+        """The shapes that the map requires of the parameters, given their actual shapes.
 
         A fused array requires the same layers and inputs of all its parameters; () stands for the
         unknown shape of a parameter that is missing.
@@ -183,7 +183,7 @@ class ArrayMap:
         return np.ascontiguousarray(np.concatenate(pieces, _OUTPUT_AXIS[self.layout]))
 
 
-def _suffixed(bertjax: str | tuple[str, ...], name: str) -> str | tuple[str, ...]:
+def _add_suffix(bertjax: str | tuple[str, ...], name: str) -> str | tuple[str, ...]:
     if isinstance(bertjax, str):
         return f"{bertjax}/{name}"
     return tuple(f"{path}/{name}" for path in bertjax)
@@ -206,10 +206,10 @@ def dense(
       bias: Whether there is a bias.
       layout: Layout of the HF weight.
     """
-    kernel = ArrayMap(_suffixed(bertjax, "kernel"), f"{hf}.weight", layout, inputs)
+    kernel = ArrayMap(_add_suffix(bertjax, "kernel"), f"{hf}.weight", layout, inputs)
     if not bias:
         return [kernel]
-    return [kernel, ArrayMap(_suffixed(bertjax, "bias"), f"{hf}.bias", Layout.VECTOR)]
+    return [kernel, ArrayMap(_add_suffix(bertjax, "bias"), f"{hf}.bias", Layout.VECTOR)]
 
 
 def conv1d(bertjax: str | tuple[str, ...], hf: str, inputs: int = 1) -> list[ArrayMap]:

@@ -52,7 +52,7 @@ def to_hf(
     imported = run.get("imported", {})
     original = json.loads(imported.get("config", "{}"))
     subtrees = list(dict.fromkeys(path.partition("/")[0] for path in params))
-    left_out = dict.fromkeys(_untrained(run, params), _UNTRAINED)
+    left_out = dict.fromkeys(_find_untrained(run, params), _UNTRAINED)
     heads = architectures.heads_of_a_class(
         architecture, {*_bare_heads(architecture, run, original), *subtrees} - left_out.keys()
     )
@@ -70,7 +70,7 @@ def to_hf(
         params = classes.to_hf(run, params)
     config = _config(architecture, model_type, run, heads, tokenizer)
     if original:
-        config = _as_imported(architecture, original, config, heads)
+        config = _restore_imported_fields(architecture, original, config, heads)
     else:
         ends = {"bos_token_id": tokenizer.cls_id, "eos_token_id": end_of_text(tokenizer)}
         config = {"pad_token_id": tokenizer.pad_id, **ends, **config}
@@ -100,7 +100,7 @@ def _config(
     """The HF config of a run.
 
     Raises:
-      UserError: the model lacks a field, or has what transformers does not have.
+      UserError: the model lacks a field, or has one that transformers does not support.
     """
     _check_fields(architecture, model_type, run["model"])
     _check_activations(architecture, run, heads)
@@ -149,7 +149,7 @@ def _check_activations(
             )
 
 
-def _as_imported(
+def _restore_imported_fields(
     architecture: ModuleType,
     original: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -175,7 +175,7 @@ def _as_imported(
     return {**original, **differs}
 
 
-def _untrained(run: Mapping[str, Any], paths: Collection[str]) -> list[str]:
+def _find_untrained(run: Mapping[str, Any], paths: Collection[str]) -> list[str]:
     """The parts that get no gradient from any loss of the run.
 
     Models of transformers for masked tokens have no pooler, and one with the initial weights is

@@ -44,7 +44,7 @@ class EmbeddingSettings:
         pooling.
       normalize: Whether embeddings are unit vectors.
       max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
-      unsupported: What bertjax does not compute; "" for nothing.
+      unsupported: The settings that bertjax does not support, as text; "" for none.
     """
 
     pooling: str
@@ -159,7 +159,7 @@ def choose(
             "mean or cls to replace them"
         )
     if normalize is None:
-        normalize = own.normalize and pooling != "none"  # it is that of the pooled vector
+        normalize = own.normalize and pooling != "none"  # applies to pooled vectors only
     limit = min(build.positions(config["model"]), own.max_length or DEFAULT_LENGTH)
     return EmbeddingSettings(pooling or own.pooling, normalize, max_length or int(limit))
 
@@ -168,7 +168,7 @@ def check(run: Mapping[str, Any], settings: EmbeddingSettings) -> None:
     """Checks that sentence-transformers computes the same embeddings as bertjax.
 
     Raises:
-      UserError: it would pool another token, or the length exceeds the model's positions.
+      UserError: the library would pool another token, or the length exceeds the positions.
     """
     if settings.max_length > build.positions(run["model"]):
         raise UserError(

@@ -1,8 +1,8 @@
 """Write the tokenizer of an exported model: `tokenizer.json` and the config of AutoTokenizer.
 
 The class is always `PreTrainedTokenizerFast`, which follows `tokenizer.json`. Classes of
-transformers named after models build a tokenizer from the vocabulary alone, and give other ids if
-the normalisation of the text is not theirs.
+transformers named after models build a tokenizer from the vocabulary alone, with a fixed
+normalisation of the text, and give other ids if this tokenizer has another one.
 
 A SentencePiece model is converted to components of Hugging Face's `tokenizers` (normalisation,
 scores instead of merges) that give the same ids, except between segmentations of equal score.

@@ -168,14 +168,14 @@ def complete(
 ) -> Iterator[GenerationChunk]:
     """Generates text for encoded prompts, batch by batch.
 
-    What is compiled is kept by the model, for later calls with the same settings and shapes.
+    The model caches compiled functions for later calls with the same settings and shapes.
 
     Args:
       model: The language model.
       prompts: Token ids; see `encode`.
       settings: Settings of generation.
     """
-    generate = _compiled(model, settings)
+    generate = _compile(model, settings)
     size = min(settings.batch_size, len(prompts))
     for first in range(0, len(prompts), size):
         group = prompts[first : first + size]
@@ -185,8 +185,8 @@ def complete(
         yield from _decode_steps(model, group, first, steps, settings)
 
 
-def _compiled(model: LanguageModel, settings: Settings) -> Generate:
-    # Neither the seed nor what is done with the tokens is part of the program.
+def _compile(model: LanguageModel, settings: Settings) -> Generate:
+    # The program does not depend on these settings.
     unused = {"seed": 0, "stop": (), "batch_size": 1}
     key = dataclasses.replace(settings, **unused)
     if key not in model.compiled:

@@ -27,7 +27,7 @@ def split_layers(params: Params) -> Params:
 
 
 def stack_layers(params: Params) -> Params:
-    """Stacks what `split_layers` has split."""
+    """Stacks the arrays of layers that `split_layers` has split."""
     return _map_stacks(
         lambda parts: jnp.stack(parts) if isinstance(parts, tuple) else parts, params
     )

@@ -1,8 +1,8 @@
 """Use a trained model from Python: `bertjax.load` returns a `Model`.
 
-A `Model` has the config, tokenizer, Linen module and parameters of a run, and methods for what its
-heads can do: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`, and
-is one that `mteb.evaluate` takes.
+A `Model` has the config, tokenizer, Linen module and parameters of a run, and the methods of its
+heads: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`, and is
+accepted by `mteb.evaluate`.
 Functions are compiled once per shape; texts of any number are batched by length.
 """
 
@@ -22,7 +22,7 @@ from bertjax import build, catalog, pretrained
 from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting, sentence_transformers
-from bertjax.huggingface.architecture import exchanged_as, is_task
+from bertjax.huggingface.architecture import exchanged_task, is_task
 from bertjax.inference import features, fill_mask, generate, language_model, predict
 from bertjax.inference.fill_mask import Candidates
 from bertjax.inference.mteb_encoder import MtebEncoder
@@ -147,7 +147,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         Raises:
           UserError: the run has no MLM objective, or a text has no [MASK] or too many tokens.
         """
-        filler = self._cached(fill_mask.load, top_k)
+        filler = self._load_once(fill_mask.load, top_k)
         places = filler.fill([texts] if isinstance(texts, str) else list(texts))
         found = [place[0] if len(place) == 1 else place for place in places]
         return found[0] if isinstance(texts, str) else found
@@ -187,7 +187,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         )
         own = {"pooling": settings.pooling, "normalize": settings.normalize}
         own["max_seq_length"] = settings.max_length
-        extractor = self._cached(features.load, layers=str(layer), truncate=True, **own)
+        extractor = self._load_once(features.load, layers=str(layer), truncate=True, **own)
         given = [texts] if isinstance(texts, str) else texts
         chunks = features.extract(extractor, given, "texts", batch_size=batch_size)
         none = np.zeros((0, self.module.hidden_size), np.float32)
@@ -216,7 +216,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         Raises:
           UserError: the model has no such head, or the task has another number of texts.
         """
-        shared = [h for h in self.heads if is_task(h) and exchanged_as(h) == "glue"]
+        shared = [h for h in self.heads if is_task(h) and exchanged_task(h) == "glue"]
         predictor = self._predictor(shared[0] if shared else "glue", task)
         names = predictor.text_names
         rows = [texts] if isinstance(texts, str | tuple) else list(texts)
@@ -323,7 +323,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
             seed=seed,
             batch_size=batch_size,
         )
-        model = self._cached(language_model.load)
+        model = self._load_once(language_model.load)
         rows = [prompts] if isinstance(prompts, str) else list(prompts)
         texts = [""] * len(rows)
         for chunk in generate.complete(model, generate.encode(model, rows, settings), settings):
@@ -350,7 +350,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
     def _loaded(self) -> dict[Any, Any]:
         return {}
 
-    def _cached(self, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _load_once(self, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Calls a loader once for the same arguments, so that its functions compile once."""
         key = load, arguments, tuple(sorted(options.items()))
         if key not in self._loaded:
@@ -389,7 +389,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
                 f"{self.source.run} has no head of {task}: got {', '.join(self.heads) or 'none'}, "
                 f"expected a run of bertjax finetune with a config of {task}"
             )
-        return self._cached(predict.load, task=dataset)
+        return self._load_once(predict.load, task=dataset)
 
 
 def _predict(

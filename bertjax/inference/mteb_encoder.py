@@ -4,8 +4,8 @@
 
 mteb (Muennighoff et al. 2023) evaluates any object with the methods of its `EncoderProtocol`. Texts
 are embedded as by `Model.embed`, with the pooling and length of the model. mteb keeps results under
-the name and revision of a model, so what changes the vectors must be in the revision, and is no
-option of `encode`.
+the name and revision of a model, so all settings that change the vectors are part of the revision,
+and none is an option of `encode`.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from bertjax.train.checkpoint.origin import PretrainedSource
 
 
 class _EmbeddingModel(Protocol):
-    """What the encoder needs of the class that has its methods, see `inference/model.py`."""
+    """The attributes that `MtebEncoder` requires of its subclass, `inference/model.py`."""
 
     precision: str
 
@@ -101,7 +101,7 @@ class MtebEncoder:
         checkpoint and config, the precision, pooling and length.
 
         Raises:
-          UserError: mteb is not installed, or the model embeds texts as bertjax does not.
+          UserError: mteb is not installed, or the model's embedding settings are not supported.
         """
         try:
             from mteb.models import ModelMeta

@@ -1,7 +1,7 @@
 """Score texts by their log likelihood, or pseudo-log-likelihood for masked language models.
 
 load      run -> the scorer that fits its objective
-encode    texts -> tokens, checked against the length that the model takes
+encode    texts -> tokens, checked against the model's maximum length
 Scorer    tokens -> log probabilities in nats, of whole texts or after a context
 
 The pseudo-log-likelihood sums the log probability of each token given all others, with the token

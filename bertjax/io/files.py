@@ -68,7 +68,7 @@ def write_output(path: pathlib.Path, text: str) -> None:
         write_atomic(path, text.encode())
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}; fix that and run the same command again: "
+            f"cannot write {path}: {error.strerror}; fix the cause and run the same command again: "
             "finished files and checkpoints are kept"
         ) from error
 

@@ -115,7 +115,7 @@ def _length(layers: PyTree) -> int:
 
 
 class DepthWeightedStack(AlternatingStack):
-    """Applies `num_layers` blocks; after each half the sequence is a weighted sum of all so far.
+    """Applies `num_layers` blocks, each half to a weighted sum of all earlier outputs.
 
     The k-th of 2N sums has k + 1 weights: of the input of the stack and of the outputs of k halves,
     before summation. Initially the last weight is 1 and the others are 0, which equals a stack

@@ -61,10 +61,10 @@ def in_batch_negatives(
 def excluded_candidates(
     text_ids: Int[Array, "B G"], weights: Float[Array, " B"]
 ) -> Bool[Array, "B C"]:
-    """Returns which of all positives, then all first negatives and so on, a row leaves out.
+    """Returns a mask of the candidates that each row leaves out: false negatives and padding.
 
-    They are those that would be false negatives, see `in_batch_negatives`, and padding. The
-    positive of a row is among them; `softmax_of_rows` keeps it.
+    Candidates are all positives, then all first negatives and so on; for false negatives see
+    `in_batch_negatives`. The mask includes the positive of the row; `softmax_of_rows` keeps it.
 
     Args:
       text_ids: Equal for equal texts.

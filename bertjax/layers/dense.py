@@ -138,11 +138,11 @@ def contract(
     if precision.operands == precision.activations:
         operands = jnp.dtype(precision.operands)
         return jnp.einsum(subscripts, x.astype(operands), y.astype(operands))
-    return _mixed(subscripts, precision, x, y)
+    return _mixed_einsum(subscripts, precision, x, y)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _mixed(subscripts: str, precision: Precision, x: Array, y: Array) -> Array:
+def _mixed_einsum(subscripts: str, precision: Precision, x: Array, y: Array) -> Array:
     operands = jnp.dtype(precision.operands)
     x, y = x.astype(operands), y.astype(operands)
     if x.ndim > 2:
@@ -154,24 +154,24 @@ def _mixed(subscripts: str, precision: Precision, x: Array, y: Array) -> Array:
 def _mixed_forward(subscripts, precision, x, y):
     operands = jnp.dtype(precision.operands)
     x, y = x.astype(operands), y.astype(operands)
-    return _mixed(subscripts, precision, x, y), (x, y)
+    return _mixed_einsum(subscripts, precision, x, y), (x, y)
 
 
 def _mixed_backward(subscripts, precision, operands, gradient):
-    """Gradient of `_mixed`; by default its matmuls would be promoted to float32 operands."""
+    """Gradient of `_mixed_einsum`; by default its matmuls would be promoted to float32 operands."""
     x, y = operands
     inputs, output = subscripts.split("->")
     left, right = inputs.split(",")
-    to_x = _mixed(f"{output},{right}->{left}", precision, gradient, y)
+    to_x = _mixed_einsum(f"{output},{right}->{left}", precision, gradient, y)
     if x.ndim > 2:
-        return to_x, _mixed(f"{output},{left}->{right}", precision, gradient, x)
+        return to_x, _mixed_einsum(f"{output},{left}->{right}", precision, gradient, x)
     rows, columns = (x, gradient) if right[0] in left else (gradient, x)
     if rows.size <= columns.size + y.size:
         return to_x, _sum_over_rows(precision, rows, columns)
     return to_x, _transpose_in_tiles(_sum_over_rows(precision, columns, rows))
 
 
-_mixed.defvjp(_mixed_forward, _mixed_backward)
+_mixed_einsum.defvjp(_mixed_forward, _mixed_backward)
 
 
 def _sum_over_rows(
@@ -183,7 +183,7 @@ def _sum_over_rows(
     activation of x within the loop that transposes it.
     """
     x_IN = _transpose_in_tiles(jax.lax.optimization_barrier(x.astype(precision.operands)))
-    return _mixed("in,no->io", precision, x_IN, y)
+    return _mixed_einsum("in,no->io", precision, x_IN, y)
 
 
 def _transpose_in_tiles(x: Float[Array, "N I"]) -> Float[Array, "I N"]:

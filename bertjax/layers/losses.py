@@ -111,7 +111,7 @@ class LabelScores(NamedTuple):
     def cross_entropy(
         self, weights: Float[Array, "B L"], *, label_smoothing: float = 0.0, z_loss: float = 0.0
     ) -> Float[Array, ""]:
-        """The function `cross_entropy` of the logits that these are of."""
+        """Weighted cross entropy; see the function `cross_entropy`."""
         log_probs = self.log_probs
         if label_smoothing:
             log_probs = (1 - label_smoothing) * log_probs + label_smoothing * self.mean

@@ -2,8 +2,8 @@
 
 The output and the gradient of the input have operands in 8 bits, each row of the first and each
 column of the second with a scale of its own, from its largest magnitude in this step. The gradient
-of the kernel sums over all tokens, is hurt most by rounding, and is computed in the operands of the
-precision.
+of the kernel sums over all tokens, is most sensitive to rounding, and is computed in the operands
+of the precision.
 
 By their specifications, accelerators multiply 8-bit matrices twice as fast as bfloat16.
 """

@@ -148,7 +148,7 @@ def position_products(
     Args:
       content: Projections of the tokens.
       signal: Projections of the embeddings of distances, as `shift_to_keys` expects them.
-      others: M.
+      others: M, the number of other positions.
       at: The positions of the tokens; None: token i at position i.
       precision: Types of operands and results.
     """

@@ -1,4 +1,4 @@
-"""Base of the models that are a stack of blocks over word embeddings: how the stack is computed."""
+"""Base classes of models: a stack of blocks over word embeddings, and a tied output layer."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -10,7 +10,7 @@ from bertjax.layers.stack import RematPolicy, Stack
 
 
 class TiedEmbeddings:
-    """The output layer of a model whose `word_embeddings` have the width of its layers."""
+    """Mixin with a tied output layer, for models whose `word_embeddings` have width D."""
 
     def attend(self, hidden: Float[Array, "*lead E"]) -> Float[Array, "*lead V"]:
         """Logits over the vocabulary, by the tied word embeddings."""
@@ -23,10 +23,10 @@ class TiedEmbeddings:
 
 
 class StackedModel(TiedEmbeddings, nn.Module, kw_only=True):
-    """The fields of every stack of blocks; a model declares its hyperparameters beside them.
+    """Base class of models that are a stack of blocks, with the fields that all of them have.
 
-    Among these are `hidden_size`, `num_hidden_layers` and `initializer_range`; `setup` assigns
-    `word_embeddings`.
+    A subclass declares its hyperparameters, among them `hidden_size`, `num_hidden_layers` and
+    `initializer_range`; its `setup` assigns `word_embeddings`.
 
     Attributes:
       output_hidden_states: Whether `Encoded.hidden_states` is filled: embeddings, then each layer,

@@ -59,11 +59,11 @@ def ndcg(ranked: Num[np.ndarray, " n"], judged: Num[np.ndarray, " m"], cutoff: i
       judged: Gains of all judged documents, in any order.
       cutoff: Number of ranks.
     """
-    best = _discounted(np.sort(judged)[::-1], cutoff)
-    return _discounted(ranked, cutoff) / best if best else 0.0
+    best = _discounted_gain(np.sort(judged)[::-1], cutoff)
+    return _discounted_gain(ranked, cutoff) / best if best else 0.0
 
 
-def _discounted(gains: Num[np.ndarray, " n"], cutoff: int) -> float:
+def _discounted_gain(gains: Num[np.ndarray, " n"], cutoff: int) -> float:
     gains = np.maximum(gains[:cutoff], 0)
     return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())
 

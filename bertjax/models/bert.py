@@ -51,8 +51,8 @@ def check_length(length: int, max_position_embeddings: int, position_offset: int
     if position_offset + length > max_position_embeddings:
         unused = f" less position_offset={position_offset}" if position_offset else ""
         raise UserError(
-            f"a sequence of {length} tokens exceeds "
-            f"max_position_embeddings={max_position_embeddings}{unused}: shorten it or raise that"
+            f"a sequence of {length} tokens exceeds max_position_embeddings="
+            f"{max_position_embeddings}{unused}: shorten it or raise the limit"
         )
 
 

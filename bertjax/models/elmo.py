@@ -94,7 +94,7 @@ class Model(nn.Module):
             ("filters", "max_chars_per_word"),
             lambda filters, max_length: all(width <= max_length for width, _ in filters),
             "no filter wider than max_chars_per_word",
-            "raise that or leave the filter out",
+            "raise max_chars_per_word or leave the filter out",
         ),
     )
 

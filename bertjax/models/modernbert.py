@@ -58,7 +58,7 @@ class Model(StackedModel):
       global_rope_theta: Base of the rotary frequencies of global attention: 10,000 in pretraining,
         160,000 from the context extension on (section 2.2.2).
       local_rope_theta: The same of local attention.
-      classifier_pooling: What a classification head reads: "cls", the first token, or "mean", the
+      classifier_pooling: Input of a classification head: "cls", the first token, or "mean", the
         mean over all tokens.
       initializer_range: Initial standard deviation of kernels and tables; of the kernels that end
         on the residual path it is this over sqrt(2 N) (appendix A).
@@ -93,7 +93,7 @@ class Model(StackedModel):
 
     relations = (EQUAL_HEADS, width_scaling.BASE_HEADS)
 
-    # Nothing has a bias, the transforms of heads included, but for the last linear map of a head.
+    # No layer has a bias, including the transforms of heads, except the last linear map of a head.
     norm_bias, classifier_bias = False, False
 
     def setup(self):

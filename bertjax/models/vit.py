@@ -83,7 +83,7 @@ class Model(StackedModel):
     @nn.compact
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:
         check_module(self)
-        embedded = self._embedded(batch["pixel_values"])
+        embedded = self._embed(batch["pixel_values"])
         embedded = Dropout(self.hidden_dropout_prob)(embedded, train=train)
         everywhere = masks.padding(jnp.ones(embedded.shape[:2], bool))
         stack = Stack(
@@ -112,7 +112,7 @@ class Model(StackedModel):
         """Width of the patch embeddings."""
         return self.hidden_size
 
-    def _embedded(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L D"]:
+    def _embed(self, images: Float[Array, "B Y X C"]) -> Float[Array, "B L D"]:
         """Embeddings of the class token and of the patches, row by row, with positions."""
         project = Dense(
             (self.hidden_size,),

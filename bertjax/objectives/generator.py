@@ -97,7 +97,7 @@ class Objective(pretrainer.Objective):
         hidden = hiding.prepare(encoder, batch, train=train)
         positions, weights = hidden["mlm_positions"], hidden["mlm_weights"]
         embedded = encoder.embed(hidden, train=train)
-        encoded = self._small(encoder).encode(embedded, hidden, train=train)
+        encoded = self._build_encoder(encoder).encode(embedded, hidden, train=train)
         logits_BPV, _ = hiding.scores(encoder, encoded, hidden, train=train)
         keys = jax.vmap(lambda key: jax.random.fold_in(key, _SAMPLING))(batch["example_key"])
         sampled = masking.sample(keys, lax.stop_gradient(logits_BPV))
@@ -118,7 +118,7 @@ class Objective(pretrainer.Objective):
         accuracy = (losses.count_correct(logits_BPV, labels, weights), weight_sum)
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
-    def _small(self, encoder: Encoder) -> nn.Module:
+    def _build_encoder(self, encoder: Encoder) -> nn.Module:
         """A smaller model of the encoder's class; its own embeddings are never initialised."""
         if not hasattr(encoder, "encode"):
             raise UserError(

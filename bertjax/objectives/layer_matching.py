@@ -68,7 +68,7 @@ class Objective(pretrainer.Objective):
         example_weight = batch.get("example_weight", jnp.ones(len(states[0])))
         tokens = masks.padding_mask(batch["attention_mask"])
         weights = tokens * example_weight[:, None]
-        embedded, *hidden = self._projected(encoder, states, teacher.shape[-1])
+        embedded, *hidden = self._project(encoder, states, teacher.shape[-1])
         errors = {
             "embedding": _error(embedded, teacher[0]),
             "hidden": sum(map(_error, hidden, teacher[1:])),
@@ -80,7 +80,7 @@ class Objective(pretrainer.Objective):
         return sum(sums.values()), weight_sum, metrics
 
     @nn.compact
-    def _projected(
+    def _project(
         self, encoder: Encoder, states: tuple[Array, ...], width: int
     ) -> list[Float[Array, "B L D"]]:
         def dense(name):
@@ -128,10 +128,10 @@ class Objective(pretrainer.Objective):
         return chosen
 
 
-def _check_has_scores(whose: str, encoder: Encoder) -> None:
+def _check_has_scores(role: str, encoder: Encoder) -> None:
     if not hasattr(encoder, "attention_scores"):
         raise UserError(
-            f"objective layer_matching: the model of the {whose} does not return attention scores; "
+            f"objective layer_matching: the model of the {role} does not return attention scores; "
             "use one whose config.model.name is bert"
         )
 

@@ -43,7 +43,7 @@ class Objective(pretrainer.Objective):
     longest_span: PositiveInt = 5
     whole_word: bool = True
 
-    rewrites_input = True  # it chooses the predictions: no other objective of a run may
+    rewrites_input = True  # chooses the predictions, as only one objective of a run may
     predicts_tokens = True
     metrics = (("accuracy", "max"),)
     pipeline_tag = "text-generation"

@@ -1,6 +1,6 @@
 """Pair classification: next sentence prediction (BERT) or sentence order prediction (ALBERT).
 
-The examples decide which of the two it is (`data.pair`): both classify the pooled output.
+`config.data.pair` determines which of the two; both classify the pooled output.
 """
 
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ def build_trainer(
     config: ConfigDict,
     phase: build.Phase,
     mesh: Mesh,
-    load_teachers: Callable[..., PyTree] = runs_teachers.frozen,
+    load_teachers: Callable[..., PyTree] = runs_teachers.frozen_params,
 ) -> tuple[Trainer, dict[str, np.ndarray]]:
     """Builds the trainer of a phase, and a batch for it.
 

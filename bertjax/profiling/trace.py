@@ -18,9 +18,9 @@ from bertjax.train.step import OPTIMIZER_SCOPE
 
 KINDS = ("attention", "matmul", "dropout", "loss", "optimizer", "collective", "other")
 """Kinds of operations: `attention` is that between the projections, `matmul` all other products,
-`loss` what the objectives do besides, such as the softmax over the vocabulary."""
+`loss` all other operations of objectives, such as the softmax over the vocabulary."""
 IDLE = "idle"
-"""The share of the time in which a device runs nothing: it waits for the host, or for others."""
+"""The share of time in which a device is idle, waiting for the host or for other devices."""
 
 _COLLECTIVES = (
     *("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute"),
@@ -36,7 +36,7 @@ _DROPOUT = re.compile(r"dropout|threefry|random_bits|bits16", re.IGNORECASE)
 
 
 class Interval(NamedTuple):
-    """When an operation ran, in nanoseconds, and its kind."""
+    """The start and end of an operation, in nanoseconds, and its kind."""
 
     start: float
     end: float

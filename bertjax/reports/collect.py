@@ -39,7 +39,7 @@ _SUITES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], table.Rows]]] = M
 
 @dataclasses.dataclass(frozen=True)
 class ReportedRun:
-    """A run with all that its folder has recorded.
+    """A run with its config and all records in its folder.
 
     Attributes:
       path: The path of its folder as the user named it, or of the folder that holds it.
@@ -68,7 +68,7 @@ class ReportedRun:
 
     @property
     def note(self) -> str:
-        """Why it has no metrics, or its error."""
+        """The error of the run, or the reason why it has no metrics; "" for none."""
         if self.progress.error:
             return self.progress.error
         if any(records for _, records in self.parts):

@@ -58,7 +58,7 @@ def _of_records(run: ReportedRun, records: Records) -> dict[str, Any]:
                 "split": split,
                 "metric": metric,
                 "at": [place[row] for row, _ in points],
-                "y": [_rounded(value) for _, value in points],
+                "y": [_round(value) for _, value in points],
             }
             for (split, metric), points in thinned.items()
         ],
@@ -105,16 +105,16 @@ def thin(
 def _x_values(records: Records) -> list[list[float | None]]:
     """[step, tokens, hours] of every record."""
     steps = [record["step"] for record in records]
-    tokens = _interpolated(records, steps, "tokens")
-    seconds = _interpolated(records, steps, "seconds")
+    tokens = _interpolate(records, steps, "tokens")
+    seconds = _interpolate(records, steps, "seconds")
     hours = [None if value is None else value / _SECONDS_PER_HOUR for value in seconds]
     return [
-        [step, token and round(token), _rounded(hour)]
+        [step, token and round(token), _round(hour)]
         for step, token, hour in zip(steps, tokens, hours, strict=True)
     ]
 
 
-def _interpolated(records: Records, steps: Sequence[int], name: str) -> Sequence[float | None]:
+def _interpolate(records: Records, steps: Sequence[int], name: str) -> Sequence[float | None]:
     known = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     if not known:
         return [None] * len(steps)
@@ -122,7 +122,7 @@ def _interpolated(records: Records, steps: Sequence[int], name: str) -> Sequence
     return np.interp(steps, at, values).tolist()
 
 
-def _rounded(value: Any) -> float | None:
+def _round(value: Any) -> float | None:
     return None if value is None else float(f"{value:.{_DIGITS}g}")
 
 

@@ -41,7 +41,7 @@ def write(paths: Sequence[str], output: str) -> dict[str, Any]:
 
 
 def content(found: Collection) -> dict[str, Any]:
-    """All that a report shows, as plain values for JSON."""
+    """The content of a report, as plain values for JSON."""
     names = name_runs([run.path for run in found.runs])
     scores = tables.score_table(found.runs, names)
     now = datetime.datetime.now().astimezone()
@@ -76,15 +76,15 @@ def _run(run: ReportedRun, name: str) -> dict[str, Any]:
         "kind": run.kind,
         "state": tables.state(run),
         "note": run.note,
-        "facts": _facts(run),
+        "facts": _describe_finetuning(run),
         "command": run.command,
         "starts": starts,
         "config": json.dumps(run.config, indent=2, ensure_ascii=False),
     }
 
 
-def _facts(run: ReportedRun) -> list[str]:
-    """How a fine-tuning was initialised, and which epoch its scores are of."""
+def _describe_finetuning(run: ReportedRun) -> list[str]:
+    """Describes the initialisation of a fine-tuning and the epoch of its scores."""
     if run.results is None:
         return []
     facts = []

@@ -24,8 +24,8 @@ STATES: Mapping[str, str] = MappingProxyType(
 """State of `sweeps.progress` -> its name in a report."""
 
 Cell = dict[str, Any]
-"""`{"text", "value"}`: what is shown, and by what rows are sorted (null sorts last); `"title"` has
-the whole text of a shortened one."""
+"""`{"text", "value"}`: the displayed text and the sort key (null sorts last); `"title"` has the
+whole text of a shortened one."""
 
 Table = dict[str, Any]
 """`{"title", "columns", "runs", "rows"}`: columns are `{"name", "group"}`, `runs` the number of the
@@ -56,7 +56,7 @@ def _run_table(
     kind: str, runs: Sequence[ReportedRun], numbers: Sequence[int], names: Sequence[str]
 ) -> Table:
     fields = [flatten(run.config) for run in runs]
-    differ = differing(fields)
+    differ = find_differing(fields)
     transposed = len(differ) > max(_MAX_FIELD_COLUMNS, len(runs))
     groups = {
         "run": [_run_cells(run, name) for run, name in zip(runs, names, strict=True)],
@@ -176,8 +176,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes >= 2 else f"{60 * minutes + rest} s"
 
 
-def differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The fields that do not have the same value in all configs, or are absent in some."""
+def find_differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Finds the fields that differ between configs, or are absent in some."""
     names = dict.fromkeys(name for values in fields for name in values)
     return [name for name in names if len({_json(values, name) for values in fields}) > 1]
 

@@ -26,19 +26,19 @@ _SECONDS_BETWEEN_UPLOADS = 60
 _LARGE_FOLDER = "checkpoints"
 
 
-def local_folder(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Path:
-    """The local folder of a workdir: itself, or a copy of what its bucket contains.
+def local_folder(workdir: str | os.PathLike, with_checkpoints: bool = False) -> pathlib.Path:
+    """The local folder of a workdir: itself, or a local copy of its folder in a bucket.
 
     Args:
       workdir: Path or URL.
-      alone: Whether checkpoints are copied too, since they are small; requires a single process.
+      with_checkpoints: Whether to copy checkpoints too; requires a single process.
 
     Raises:
-      UserError: no access to the bucket, or `alone` with several processes.
+      UserError: no access to the bucket, or `with_checkpoints` with several processes.
     """
     if not storage.is_remote(workdir):
         return storage.to_path(workdir)
-    if alone and _processes() > 1:
+    if with_checkpoints and _processes() > 1:
         raise UserError(
             f"--workdir {workdir}: got a bucket and {jax.process_count()} processes, expected a "
             "folder on a shared file system; mount the bucket and name the folder in it"
@@ -47,7 +47,7 @@ def local_folder(workdir: str | os.PathLike, alone: bool = False) -> pathlib.Pat
     folder = copies.cache_path("runs", bucket)
     if not in_use(folder):
         copies.download_files(
-            bucket, folder, lambda name: alone or _LARGE_FOLDER not in name.split("/")
+            bucket, folder, lambda name: with_checkpoints or _LARGE_FOLDER not in name.split("/")
         )
     return folder
 

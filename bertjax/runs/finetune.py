@@ -62,7 +62,7 @@ def finetune(
     build.check(recipe)
     distributed.check_identical(config=configs.fingerprint(recipe), workdir=workdir)
     start = time.monotonic()
-    folder = bucket_sync.local_folder(workdir, alone=True)
+    folder = bucket_sync.local_folder(workdir, with_checkpoints=True)
     prepare = multitask.prepare if multitask.is_multitask(recipe) else finetune_job.prepare
     job = prepare(recipe, init=init, data=data, workdir=folder)
     distributed.barrier("prepared data")

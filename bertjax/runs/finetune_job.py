@@ -83,7 +83,7 @@ class Job:
         """The trainer of a seed; its steps are compiled once for all seeds."""
         parts = self.config, self.pretrainer, self.mesh, self.example_batch
         return make_seed_trainers(
-            build.trainer(*parts, frozen=runs_teachers.frozen(self.teachers)),
+            build.trainer(*parts, frozen=runs_teachers.frozen_params(self.teachers)),
             build.make_optimizer(self.config),
             build.make_schedule(self.config),
             self.example_batch,

@@ -1,7 +1,7 @@
 """Continued pretraining: start a run from the parameters of another model.
 
 with_model      config, model -> config with the fields and the tokenizer of the model
-Initialization  what is copied, converted and new; converts the parameters for the first state
+Initialization  copied, converted and new parameters; converts them for the first state
 
 The encoder is initialised from the other model, and so is every objective that both runs have.
 Arrays may differ in three ways: in the vocabulary (other or more pieces), in the number of
@@ -110,11 +110,11 @@ class Initialization:
         found = {
             name: self._convert(name, array)
             for part in self.copied
-            for name, array in _named(self.checkpoint, f"{prefix}/{part}", part).items()
+            for name, array in _load_named(self.checkpoint, f"{prefix}/{part}", part).items()
         }
         state = state.with_params(_replace(state.params, found))
         if self.optimizer:
-            arrays = _named(self.checkpoint, "opt_state", "")
+            arrays = _load_named(self.checkpoint, "opt_state", "")
             state = state.replace(opt_state=_replace(state.opt_state, arrays))
         return state
 
@@ -122,7 +122,7 @@ class Initialization:
         return self.conversions.get(name, lambda same: same)(array)
 
     def description(self) -> str:
-        """Lines for the user: what is loaded from the source, and how it is converted."""
+        """Lines for the user: the parts that are loaded from the source, and their conversions."""
         lines = [f"init        {self.checkpoint}: {', '.join(self.copied)}"]
         lines += [f"            new: {', '.join(self.fresh)}"] if self.fresh else []
         lines += [f"            {note}" for note in self.notes]
@@ -171,7 +171,7 @@ def find(config: ConfigDict, tokenizer: Tokenizer | None, trainer: Trainer) -> I
 
 
 class _Converter:
-    """Finds the conversion of each array that differs, and notes what is converted."""
+    """Finds the conversion of each array that differs, and describes it in `notes`."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ def _is_optimizer(name: str) -> bool:
     return name.startswith("opt_state/")
 
 
-def _named(checkpoint: pathlib.Path, prefix: str, part: str) -> dict[str, np.ndarray]:
+def _load_named(checkpoint: pathlib.Path, prefix: str, part: str) -> dict[str, np.ndarray]:
     arrays = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
     return {f"{part}/{name}".lstrip("/"): array for name, array in arrays.items()}
 

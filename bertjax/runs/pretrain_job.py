@@ -142,7 +142,7 @@ def prepare(
         config.objectives, build.tokenizer_fields(config, tokenizer), teachers
     )
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
-    frozen = runs_teachers.frozen(teachers)
+    frozen = runs_teachers.frozen_params(teachers)
     trainer = build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen)
     return Job(
         workdir=bucket_sync.local_folder(workdir),

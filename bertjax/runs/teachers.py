@@ -67,7 +67,7 @@ class Teacher:
           max_length: Maximum length of its sequences in tokens.
 
         Raises:
-          UserError: naming what differs.
+          UserError: naming the difference.
         """
         self._check_tokens(config, tokenizer)
         limit = build.positions(self.origin.config["model"])
@@ -136,18 +136,18 @@ def objectives(
     )
 
 
-def frozen(teachers: Teachers) -> dict[str, PyTree]:
-    """Parameters of all teachers, as the objectives read them from the collection "frozen"."""
+def frozen_params(teachers: Teachers) -> dict[str, PyTree]:
+    """Loads the parameters of all teachers, in the structure of the collection "frozen"."""
     return {name: {"teacher": {"params": teacher.read()}} for name, teacher in teachers.items()}
 
 
 def shapes(teachers: Teachers) -> dict[str, PyTree]:
-    """Shapes of `frozen`, for compiling without data."""
+    """Shapes of `frozen_params`, for compiling ahead of time."""
 
     def shape(array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
-    return jax.tree.map(shape, frozen(teachers))
+    return jax.tree.map(shape, frozen_params(teachers))
 
 
 def provenance(teachers: Teachers) -> dict[str, str]:

@@ -75,7 +75,7 @@ class Children:
             child.kill()
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        # Only sets flags: `poll` knows every child, a handler may interrupt `start`.
+        # Only sets flags: a handler may interrupt `start`, whose child `running` does not have yet.
         self._kill = self._kill or (self.signal is not None and number == signal.SIGINT)
         self.signal = self.signal or number
 

@@ -30,7 +30,7 @@ class ProgressDisplay:
         if self._first is None:
             self._first, self._start = fraction, time.monotonic()
         share = "" if fraction is None else f"{fraction:.0%} "
-        self.show(f"{share}{text}{self._remaining(fraction)}")
+        self.show(f"{share}{text}{self._format_eta(fraction)}")
 
     def show(self, line: str) -> None:
         """Shows the newest progress line: prints one every few seconds."""
@@ -42,7 +42,7 @@ class ProgressDisplay:
         """Print a line that remains visible."""
         print(line, file=sys.stderr, flush=True)
 
-    def _remaining(self, fraction: float | None) -> str:
+    def _format_eta(self, fraction: float | None) -> str:
         done = 0.0 if fraction is None else fraction - (self._first or 0.0)
         if done < _MIN_FRACTION_FOR_ETA:
             return ""

@@ -53,12 +53,12 @@ class LineDisplay:
         pass
 
     def log_start(self, run: Run) -> None:
-        """A run has started."""
+        """Logs the start of a run."""
         self._running.add(run.name)
         self._total.log(f"[{self._runs.index(run) + 1}/{len(self._runs)}] {run.name}")
 
     def log_end(self, run: Run, seconds: float) -> None:
-        """A run has finished or failed."""
+        """Logs the end of a run: its metric, or its error."""
         self._running.discard(run.name)
         self._ended.add(run.name)
         now = progress.read_run(run, self._workdir / run.name)

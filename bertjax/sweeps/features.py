@@ -59,7 +59,7 @@ def run_suite(
     Args:
       init: The pretrained run, as of `bertjax finetune`.
       data: Folder of CoNLL-2003.
-      workdir: Folder of the suite, which resumes what is in it.
+      workdir: Folder of the suite; runs in it are resumed.
       layers: Names of `LAYERS`; all for which the encoder has enough layers if empty.
       finetuned: Folder of a finished fine-tuning of the same encoder, as one more row.
       seeds: Number of seeds of each run.

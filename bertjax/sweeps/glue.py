@@ -52,7 +52,7 @@ def run_suite(
     Args:
       init: The pretrained run, as of `bertjax finetune`.
       data: Folder of GLUE, or tfds:DIR.
-      workdir: Folder of the suite, which resumes what is in it.
+      workdir: Folder of the suite; runs in it are resumed.
       tasks: Names of tasks; all in the data if empty.
       seeds: Number of seeds of each run.
       grid: Whether to run every point of `GRID` and report the best.

@@ -82,7 +82,7 @@ def write_submission(path: pathlib.Path, scores: Sequence[Score]) -> list[str]:
 
 def missing_files(scores: Sequence[Score]) -> list[str]:
     """Files that the test server requires and no finished run has written."""
-    return submission.missing(scores, _server_files())
+    return submission.missing_files(scores, _server_files())
 
 
 def _server_files() -> list[str]:

@@ -129,7 +129,7 @@ def names(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     fields = dict.fromkeys(name for point in points for name in point if name != NAME)
     differing = [name for name in fields if len(points) == 1 or _differs(name, points)]
-    short = _short(differing)
+    short = _short_names(differing)
     found = [point.get(NAME) or _name(point, short) for point in points]
     for name in found:
         _check(name)
@@ -147,7 +147,7 @@ def _differs(name: str, points: Sequence[Mapping[str, Any]]) -> bool:
     return len({repr(point.get(name, ...)) for point in points}) > 1
 
 
-def _short(fields: Sequence[str]) -> dict[str, str]:
+def _short_names(fields: Sequence[str]) -> dict[str, str]:
     """The shortest ends of dotted names that distinguish them."""
     ends = dict.fromkeys(fields, 1)
 

@@ -74,8 +74,8 @@ def load(spec: str, overrides: Sequence[Override], options: Mapping[str, Any]) -
         name: {field: value for field, value in point.items() if field != grid.NAME}
         for name, point in zip(names, points, strict=True)
     }
-    steps = {name: _checked_steps(spec, name, settings[name], overrides) for name in names}
-    metric, mode = _compared_by(config, spec)
+    steps = {name: _check_run(spec, name, settings[name], overrides) for name in names}
+    metric, mode = _main_metric(config, spec)
     content = {
         "spec": spec,
         "verb": verb,
@@ -152,7 +152,7 @@ def _check_options(
         )
 
 
-def _checked_steps(
+def _check_run(
     spec: str, name: str, settings: Mapping[str, Any], overrides: Sequence[Override]
 ) -> int | None:
     """Checks the config of a run and returns its number of steps; None for fine-tuning."""
@@ -167,7 +167,7 @@ def _checked_steps(
     return config.num_train_steps if "num_train_steps" in config else None
 
 
-def _compared_by(config: ConfigDict, spec: str) -> tuple[str, str]:
+def _main_metric(config: ConfigDict, spec: str) -> tuple[str, str]:
     if "task" in config:
         return SCORE, "max"
     PRETRAINING.require(config, spec, ("best_metric", "best_mode"))

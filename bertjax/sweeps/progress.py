@@ -100,7 +100,7 @@ def read_run(run: Run, folder: pathlib.Path) -> Progress:
     choose = max if run.mode == "max" else min
     best_step, best = choose(values, key=lambda pair: pair[1], default=(None, None))
     spread = None
-    results = _finished(run, folder)
+    results = _read_results(run, folder)
     if results is not None and finetunes:
         over_seeds = results["over_seeds"]
         metrics = {name: value["median"] for name, value in over_seeds.items()}
@@ -127,11 +127,11 @@ def read_run(run: Run, folder: pathlib.Path) -> Progress:
 
 def is_done(run: Run, folder: pathlib.Path) -> bool:
     """Whether a run has finished all of its steps, or all of its seeds."""
-    return _finished(run, folder) is not None
+    return _read_results(run, folder) is not None
 
 
-def _finished(run: Run, folder: pathlib.Path) -> dict[str, Any] | None:
-    """The results of a fine-tuning or the summary of a pretraining; None unless it is finished."""
+def _read_results(run: Run, folder: pathlib.Path) -> dict[str, Any] | None:
+    """Reads the results of a fine-tuning or the summary of a pretraining; None if unfinished."""
     if run.verb == "finetune":
         results = read_results(folder)
         return results if results and results["seeds"] == run.seeds else None
@@ -142,7 +142,7 @@ def _finished(run: Run, folder: pathlib.Path) -> dict[str, Any] | None:
 
 
 def record_failure(folder: pathlib.Path, error: str, status: int | None) -> None:
-    """Writes why a run failed; `status` is its exit status, None if it was not started."""
+    """Writes the error of a failed run; `status` is its exit status, None if it was not started."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / _FAILURE, {"error": error, "status": status, "time": time.time()})
 

@@ -231,12 +231,12 @@ def run_suite(
     parallel: int,
     write: Callable[[pathlib.Path], list[Score]],
 ) -> SuiteResult:
-    """Runs what is not finished, and writes the table after each run.
+    """Runs all unfinished runs of a suite, and writes the table after each.
 
     Args:
       runs: The runs.
       workdir: A path or a URL.
-      record: Content of `config.json`: what all runs share.
+      record: Content of `config.json`: the settings that all runs share.
       parallel: Maximum number of runs at a time, each with one GPU or its share of the cores.
       write: Writes the table of the runs that are finished in the folder and returns their scores.
 
@@ -244,7 +244,7 @@ def run_suite(
       UserError: the folder belongs to another config, or is in use.
       Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
-    folder = bucket_sync.local_folder(workdir, alone=True)
+    folder = bucket_sync.local_folder(workdir, with_checkpoints=True)
 
     with hold_workdir(folder, workdir, record):
         failed = run_all(

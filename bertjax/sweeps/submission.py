@@ -21,8 +21,8 @@ def write(path: pathlib.Path, scores: Sequence[Score], names: Sequence[str]) -> 
             archive.write(files[name], name)
 
 
-def missing(scores: Sequence[Score], names: Sequence[str]) -> list[str]:
-    """Those of the names of files that no finished run has written."""
+def missing_files(scores: Sequence[Score], names: Sequence[str]) -> list[str]:
+    """Lists the prediction files that no finished run has written."""
     files = _prediction_files(scores)
     return [name for name in names if name not in files]
 

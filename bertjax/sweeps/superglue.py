@@ -34,7 +34,7 @@ def run_suite(
     Args:
       init: The pretrained run, as of `bertjax finetune`.
       data: Folder of SuperGLUE.
-      workdir: Folder of the suite, which resumes what is in it.
+      workdir: Folder of the suite; runs in it are resumed.
       tasks: Names of tasks; all in the data if empty.
       seeds: Number of seeds of each run.
       recipe: Variant of the config file's recipe: `small` or `tiny`.
@@ -120,7 +120,7 @@ def _row(score: Score) -> list[str]:
 
 def missing_files(scores: Sequence[Score]) -> list[str]:
     """Files that the evaluation server requires and no finished run has written."""
-    return submission.missing(scores, [f"{task.folder}.jsonl" for task in TASKS])
+    return submission.missing_files(scores, [f"{task.folder}.jsonl" for task in TASKS])
 
 
 def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:

@@ -16,7 +16,7 @@ from bertjax.sweeps.run import Run
 
 
 def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
-    """Runs what is not finished, and writes `table.md` and `results.json` after each run.
+    """Runs all unfinished runs, and writes `table.md` and `results.json` after each.
 
     Args:
       sweep: See `plan.load`.
@@ -30,7 +30,7 @@ def run(sweep: Sweep, workdir: str, *, parallel: int = 1) -> list[Progress]:
       UserError: the folder belongs to another sweep, or is in use.
       Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
-    folder = bucket_sync.local_folder(workdir, alone=True)
+    folder = bucket_sync.local_folder(workdir, with_checkpoints=True)
     plan.check_runs(sweep, folder)
     with scheduler.hold_workdir(folder, workdir, plan.record(sweep), plan.MUTABLE_FIELDS):
         scheduler.run_all(

@@ -121,7 +121,7 @@ class PairBatches:
         by_length = np.argsort(self._max_length, kind="stable")
         for groups in _split_batches(by_length, self.batch_size // self.group_size):
             examples = self._members(groups)
-            yield examples, self._unlabelled(examples, rows)
+            yield examples, self._make_inputs(examples, rows)
 
     def epoch_order(self, epoch: int) -> Int[np.ndarray, "S B"]:
         """Returns the example numbers of each batch of an epoch: each once, PADDING at the end."""
@@ -149,12 +149,12 @@ class PairBatches:
         return np.where(groups[:, None] == PADDING, PADDING, members).reshape(-1)
 
     def _batch(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
-        batch = self._unlabelled(examples, rows)
+        batch = self._make_inputs(examples, rows)
         return (
             batch if self.labels is None else batch | {"labels": self.labels[batch["example_id"]]}
         )
 
-    def _unlabelled(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
+    def _make_inputs(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
         real = examples != PADDING
         # A copy of a real example fills a short batch, so that no row is without tokens.
         filled = np.where(real, examples, np.resize(examples[: self.group_size], len(examples)))

@@ -14,7 +14,7 @@ from jaxtyping import Int, Num
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.tasks.sequence import files
-from bertjax.tasks.sequence.examples import check_unused, held_out
+from bertjax.tasks.sequence.examples import check_unused, choose_held_out
 
 DEV_SHARE = 0.1
 """Share of the dev split if the config leaves it open."""
@@ -100,7 +100,7 @@ def with_dev(
       data: The path of the data, for messages.
       read: Examples of the splits.
       fields: `config.data`.
-      labels: What to stratify by: 0 or 1 for each class of each training example, class indices,
+      labels: Labels to stratify by: 0 or 1 for each class of each training example, class indices,
         or floats for none.
       groups: Index of each example's group, such as its context; a group is not divided.
 
@@ -120,9 +120,9 @@ def with_dev(
         )
     seed = fields["split_seed"] or 0
     if groups is not None and (count := int(groups.max()) + 1) > 1:
-        chosen = held_out(np.zeros(count, np.float32), share, seed)[groups]
+        chosen = choose_held_out(np.zeros(count, np.float32), share, seed)[groups]
     else:
-        chosen = held_out(labels, share, seed)
+        chosen = choose_held_out(labels, share, seed)
     found = {
         "train": train.take(np.flatnonzero(~chosen)),
         "dev": train.take(np.flatnonzero(chosen)),

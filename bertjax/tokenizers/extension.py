@@ -148,14 +148,14 @@ def _with_merges(
     new: dict[str, int] = {}
     added: dict[tuple[str, str], None] = {}
 
-    def joined(pieces: list[str]) -> str:
+    def join(pieces: list[str]) -> str:
         return pieces[0] + "".join(piece.removeprefix(inside) for piece in pieces[1:])
 
     for pair in pairs:
         if len(new) == num_pieces:
             break
-        piece = joined([*pair[0], *pair[1]])
-        added[joined(pair[0]), joined(pair[1])] = None
+        piece = join([*pair[0], *pair[1]])
+        added[join(pair[0]), join(pair[1])] = None
         if piece not in known:
             new.setdefault(piece, first_id + len(new))
     changed = model | {"vocab": vocabulary(model) | new}

@@ -24,7 +24,7 @@ class Budget(Hook):
     """Ends a run when its seconds of training, over all starts, are spent.
 
     These are the seconds in the loop without compilation and hooks, such as evaluation, so that
-    their number does not change what a budget trains.
+    the budget does not depend on their number.
 
     The schedule is evaluated at num_train_steps * spent / seconds in place of the step: it has
     reached its end when the budget is spent. The latest clock of all hosts is part of the batch,

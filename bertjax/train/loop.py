@@ -79,7 +79,7 @@ def train(
             due = [hook.due(run.step, ending) for hook in run.hooks]
             _pass_metrics(run, in_flight, leave=0 if any(due) or ending else STEPS_IN_FLIGHT)
             for hook, is_due in zip(run.hooks, due, strict=True):
-                # A hook may make this step the last one, which those after it have to know.
+                # A hook may make this step the last one; later hooks must see that.
                 was_ended = not ending and run.step >= run.num_train_steps
                 if is_due or (was_ended and hook.due(run.step, "complete")):
                     with run.timed(hook):

@@ -121,7 +121,7 @@ def make(
 def _mup_rule(name: str, width_ratio: float) -> optax.GradientTransformation:
     """Divides the updates of kernels by m (Yang et al. 2022, table 3).
 
-    It stands before the decoupled weight decay, which does not depend on the width (appendix B.3).
+    It precedes the decoupled weight decay, which does not depend on the width (appendix B.3).
 
     Raises:
       UserError: an algorithm without this rule.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertjax import catalog
-from bertjax.constraints import fields_of, shown
+from bertjax.constraints import fields_of, format_value
 from bertjax.errors import UserError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
 
 def _of_other_plug_ins(field: str) -> Iterator[UnusedOptions]:
     """Rules for the fields of optimizers or schedules that only some of them have."""
-    from bertjax.validation import schema  # which imports JAX; commands without it check flags
+    from bertjax.validation import schema  # imports JAX, which some commands do not use
 
     classes = schema.PLUG_INS[field].every()
     for name in {name for declared in classes.values() for name in fields_of(declared)}:
@@ -246,8 +246,9 @@ def check(
             matches = any(fnmatch.fnmatchcase(name, option) for option in rule.options)
             if matches and (values[name] or values[name] is False):
                 raise UserError(
-                    f"{prefix}{name} has no effect: got {shown(values[name])} with "
-                    f"{prefix}{rule.other}={shown(other)}, expected {rule.expected}; {rule.remedy}"
+                    f"{prefix}{name} has no effect: got {format_value(values[name])} with "
+                    f"{prefix}{rule.other}={format_value(other)}, expected {rule.expected}; "
+                    f"{rule.remedy}"
                 )
 
 

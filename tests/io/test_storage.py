@@ -225,7 +225,7 @@ def test_a_downloaded_file_is_removed_after_an_error(bucket):
 @pytest.mark.slow
 def test_a_run_is_uploaded_while_it_continues_and_after_a_failure(bucket, monkeypatch, capsys):
     monkeypatch.setattr(bucket_sync, "_SECONDS_BETWEEN_UPLOADS", 0.05)
-    folder = bucket_sync.local_folder("gs://bucket/run", alone=True)
+    folder = bucket_sync.local_folder("gs://bucket/run", with_checkpoints=True)
     folder.mkdir(parents=True)
     with bucket_sync.sync_to_bucket(folder, "gs://bucket/run"):
         for name, refused in (("first", set()), ("second", {"bucket"}), ("third", set())):

@@ -231,7 +231,7 @@ def test_a_ranking_has_one_line_per_setting_and_the_best_in_full(config, monkeyp
     second = StepPlan(phase, {"fsdp": 4, "remat": "full"}, OutOfMemory(22.5e9, 16e9))
     topology = chips.Topology("v5e:2x2", chips.CHIPS["v5e"], 1, range(4))
     monkeypatch.setattr(chips, "get_topology", lambda name, slices: topology)
-    monkeypatch.setattr(plan, "_compiled", lambda *arguments: ([first, second], []))
+    monkeypatch.setattr(plan, "_compile", lambda *arguments: ([first, second], []))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     plan.main(["--config", "configs/bert.py:tiny", "--topology", "v5e:2x2", "--search"])
     ranking, best = capsys.readouterr().out.split("\n\n", 1)

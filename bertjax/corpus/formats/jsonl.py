@@ -34,7 +34,7 @@ def read_all(path: str) -> Table:
 
 
 def _lines(path: str, errors: str) -> Iterator[tuple[str, Document]]:
-    """Yield every line that is not blank, and its place before it."""
+    """Yield (location, text) of every line that is not blank."""
     for number, (offset, line) in enumerate(read_lines(path, MAX_JSON_BYTES), start=1):
         if not line.strip():
             continue

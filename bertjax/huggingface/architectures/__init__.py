@@ -11,7 +11,7 @@ To add an architecture, add a file. It defines
                  other tasks. A head without arrays is always present
   fields(hf_config, parts)
                  the fields of the bertjax model, from the config and the parts in the file; refuses
-                 what the bertjax model does not compute
+                 configs that the bertjax model does not support
   config(model, heads)
                  the HF config, from the fields of the bertjax model and the heads of the class
   describes(run) whether the config of a run has this architecture; true of at most one file, and

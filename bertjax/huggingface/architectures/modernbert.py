@@ -103,7 +103,7 @@ def parts() -> dict[str, list[ArrayMap]]:
             *table("encoder/word_embeddings", "model.embeddings.tok_embeddings"),
             *norm("encoder/embeddings_norm", "model.embeddings.norm", bias=False),
             *_block("encoder/first_layer", "model.layers.0"),
-            *with_layers(_stacked(), lambda model: range(1, model["num_hidden_layers"])),
+            *with_layers(_stacked_maps(), lambda model: range(1, model["num_hidden_layers"])),
             *norm("encoder/norm", "model.final_norm", bias=False),
         ],
         "mlm": [*_transform("mlm/transform"), ArrayMap("mlm/bias", "decoder.bias")],
@@ -131,7 +131,7 @@ def _block(block: str, layer: str) -> list[ArrayMap]:
     ]
 
 
-def _stacked() -> list[ArrayMap]:
+def _stacked_maps() -> list[ArrayMap]:
     block, layer = "encoder/layers/block", "model.layers.{layer}"
     attention_norm = norm(f"{block}/attention_norm", f"{layer}.attn_norm", bias=False)
     return [*attention_norm, *_block(block, layer)]

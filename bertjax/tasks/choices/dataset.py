@@ -88,7 +88,7 @@ class Dataset(choice_dataset.Dataset):
         self.choices, lines = tables.with_dev(
             data, read, fields, read["train"].answers, groups if fields["text_pair"] else None
         )
-        spec = in_questions(spec, count)
+        spec = count_in_sequences(spec, count)
         self.batches = {
             name: choice_dataset.question_batches(name, spec.subsample(name, own), TEMPLATE, spec)
             for name, own in self.choices.items()
@@ -120,8 +120,8 @@ class Dataset(choice_dataset.Dataset):
         write_output(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
 
 
-def in_questions(spec: EncodingSpec, num_choices: int) -> EncodingSpec:
-    """Returns the encoding with batch sizes in sequences, of those in questions."""
+def count_in_sequences(spec: EncodingSpec, num_choices: int) -> EncodingSpec:
+    """Converts the batch sizes of an encoding from questions to sequences."""
     sizes = {name: getattr(spec, name) * num_choices for name in ("batch_size", "eval_batch_size")}
     return dataclasses.replace(spec, **sizes)
 
@@ -160,5 +160,5 @@ def from_inputs(
             for row, own in zip(rows, found, strict=True)
         ]
 
-    batches = in_questions(spec, count).batches("predict", encoded, None, count)
+    batches = count_in_sequences(spec, count).batches("predict", encoded, None, count)
     return PredictionRequest(batches, answers)

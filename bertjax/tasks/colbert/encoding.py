@@ -1,4 +1,4 @@
-"""Sequences of ColBERT: markers of queries and documents, and queries that [MASK] fills up.
+"""Sequences of ColBERT: markers of queries and documents, and padding of queries with [MASK].
 
 Khattab and Zaharia 2020, section 3.2: a query is [CLS] [Q] text [SEP] [MASK] ..., a document [CLS]
 [D] text [SEP], whose punctuation is not compared. As in the released code, the markers are the

@@ -24,7 +24,7 @@ class Task(pretrainer.Task, kw_only=True):
 
     Attributes:
       embedding_dim: Width of the vector of a token.
-      query_length: Tokens of a query, which [MASK] fills up.
+      query_length: Tokens of a query, padded with [MASK].
       temperature: Divides the scores.
       weight: Weight in the total loss.
       columns: Columns of query and document; written by the run.

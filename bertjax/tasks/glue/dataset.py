@@ -60,7 +60,7 @@ class Dataset:
         self.batches = {}
         for split, examples in self.examples.items():
             sampled = spec.subsample(split, examples)
-            sequences = _encoded(sampled, fields, spec, graph)
+            sequences = _encode(sampled, fields, spec, graph)
             self.batches[split] = spec.batches(split, sequences, sampled.labels)
         evaluated = [split for split in self.task.splits if split.name in self.examples]
         evaluated = [split for split in evaluated if split.server]
@@ -104,7 +104,7 @@ def from_inputs(
     texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
     names = row.class_names(task.get("labels", ()))
     examples = SequenceExamples(texts, None, [str(number) for number in range(len(rows))])
-    sequences = _encoded(examples, fields, spec, _graph(data, fields, spec))
+    sequences = _encode(examples, fields, spec, _graph(data, fields, spec))
     return prediction_request(rows, sequences, row.problem_type, names, spec)
 
 
@@ -135,7 +135,7 @@ def _graph(data: str, fields: Fields, spec: EncodingSpec) -> knowledge.Graph | N
     return knowledge.read(pathlib.Path(data) / fields["knowledge"])
 
 
-def _encoded(
+def _encode(
     examples: SequenceExamples, fields: Fields, spec: EncodingSpec, graph: knowledge.Graph | None
 ) -> tasks_sequences.Pairs:
     if graph is None:

@@ -127,7 +127,9 @@ def from_inputs(
     """
     rows = [parse_words(line, "words") for line in lines]
     labels = task["labels"]
-    encoded = encode_sentences(untagged(rows, labels), labels, spec, fields["document_context"])
+    encoded = encode_sentences(
+        untagged_sentences(rows, labels), labels, spec, fields["document_context"]
+    )
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
@@ -154,8 +156,8 @@ def _answer(
     }
 
 
-def untagged(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[Sentence]:
-    """Returns sentences of these words, each a document, whose tags have no meaning."""
+def untagged_sentences(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[Sentence]:
+    """Builds sentences of user inputs, each a document, with the first label as a placeholder."""
     return [
         Sentence(words, labels[:1] * len(words), ((),) * len(words), ("",) * len(words), number)
         for number, words in enumerate(rows)

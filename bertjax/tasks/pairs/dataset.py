@@ -114,7 +114,7 @@ class Dataset:
     ) -> None:
         """Writes `SPLIT.jsonl`: of each pair the texts, the cosine, and the score or the rank."""
         examples = self.examples[split]
-        vectors = _grouped(examples, predictions)
+        vectors = _group_by_example(examples, predictions)
         found = {"cosine": _cosines(vectors).tolist()}
         if examples.scores is not None:
             found["true"] = examples.scores.tolist()
@@ -142,7 +142,7 @@ def _describe(read: Mapping[str, PairExamples], loss_type: str) -> str:
 
 
 def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
-    vectors = _grouped(examples, predictions)
+    vectors = _group_by_example(examples, predictions)
     if examples.scores is not None:
         cosines = _cosines(vectors)
         return {
@@ -153,7 +153,9 @@ def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dic
     return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
 
 
-def _grouped(examples: PairExamples, predictions: np.ndarray) -> Float[np.ndarray, "n G D"]:
+def _group_by_example(
+    examples: PairExamples, predictions: np.ndarray
+) -> Float[np.ndarray, "n G D"]:
     return predictions.reshape(len(examples), -1, predictions.shape[1])
 
 

@@ -83,7 +83,7 @@ def rescale(train: PairExamples, low: float, reason: str) -> tuple[PairExamples,
     Args:
       train: The training examples.
       low: The lowest score of the loss.
-      reason: Why, for the description.
+      reason: Reason for the mapping, in the description.
 
     Returns:
       The examples, and a line that describes the scores.

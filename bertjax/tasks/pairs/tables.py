@@ -30,7 +30,7 @@ SCORE_COLUMNS = ("score", "similarity_score", "similarity")
 
 @dataclasses.dataclass(frozen=True)
 class PairLoss:
-    """A loss of pairs, and what a training example has for it.
+    """A loss of text pairs, and the form of its training examples.
 
     Attributes:
       name: `config.task.loss_type`.
@@ -45,7 +45,7 @@ class PairLoss:
 
     @property
     def remedy(self) -> str:
-        """What to do, in messages, if there are no scores."""
+        """Advice in messages if there are no scores."""
         is_other = self.is_scored and self.name != self.unscored
         return f", or set --config.task.loss_type={self.unscored}" if is_other else ""
 

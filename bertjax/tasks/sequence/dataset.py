@@ -20,7 +20,7 @@ from bertjax.tasks.sequence.examples import (
     SequenceExamples,
     check_counts,
     check_unused,
-    held_out,
+    choose_held_out,
 )
 from bertjax.tasks.sequence.predictions import prediction_request, write_report
 
@@ -30,7 +30,7 @@ _WIDTH = 100
 _SHARE = 0.1
 """Share of the dev split if the config leaves it open."""
 _NO_SCORE = ", or set --config.task.problem_type=single_label_classification"
-"""What to do about the label of a regression that is not a number."""
+"""Advice in messages if the label of a regression is not a number."""
 
 
 class DataFields(dataset.DataFields):
@@ -176,7 +176,7 @@ class Dataset:
         if self.problem_type == SINGLE_LABEL:
             check_counts(examples.labels, self.labels)
         share, seed = fields["validation_fraction"] or _SHARE, fields["split_seed"] or 0
-        chosen = held_out(examples.labels, share, seed)
+        chosen = choose_held_out(examples.labels, share, seed)
         return {
             "train": examples.take(np.flatnonzero(~chosen)),
             "dev": examples.take(np.flatnonzero(chosen)),

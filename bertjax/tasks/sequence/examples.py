@@ -45,7 +45,9 @@ class SequenceExamples:
         )
 
 
-def held_out(labels: Num[np.ndarray, "n *more"], share: float, seed: int) -> Bool[np.ndarray, " n"]:
+def choose_held_out(
+    labels: Num[np.ndarray, "n *more"], share: float, seed: int
+) -> Bool[np.ndarray, " n"]:
     """Chooses the examples of the dev split.
 
     Of each class, from the rarest to the most frequent, `share` of the examples is chosen, rounded,

@@ -1,7 +1,7 @@
 """Classification or regression head for one or two texts: linear on the pooled output.
 
 `SequenceHead` is the computation, which the heads of `tasks/glue`, of this task and, as
-`ClassifierHead`, of other benchmarks share; they differ in what determines the classes.
+`ClassifierHead`, of other benchmarks share; they differ in the source of the classes.
 """
 
 from typing import Annotated, Any

@@ -112,7 +112,7 @@ def to_scores(
     Args:
       values: The labels.
       locations: The location of each, for error messages.
-      remedy: What else to do about a label that is not a number, in messages.
+      remedy: Further advice about a label that is not a number, in messages.
 
     Raises:
       UserError: a label is not a finite number.

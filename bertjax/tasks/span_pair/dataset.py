@@ -33,7 +33,7 @@ OUTPUT = "predict"
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
-    """Encodes user inputs: one record of the released layout per line; `idx` and `label` may lack.
+    """Encodes user inputs: one record per line in the released layout, `idx` and `label` optional.
 
     Answers have the fields of the record, `label` and `probabilities`.
 

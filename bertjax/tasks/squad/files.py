@@ -280,11 +280,11 @@ def _refuse_misplaced(
     found = _slice(contexts[first.context], start, len(answer))
     raise UserError(
         f"{path}: {len(misplaced)} of {total} questions have an answer that is not at its "
-        f"answer_start, the first is {first.identity!r}: at {start} got {_quoted(found)}, expected "
-        f"{_quoted(answer)}; fix the file, or skip such questions in training with "
+        f"answer_start, the first is {first.identity!r}: at {start} got {_quote(found)}, expected "
+        f"{_quote(answer)}; fix the file, or skip such questions in training with "
         "on_mismatch='skip'"
     )
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= _MAX_QUOTE_LENGTH else text[: _MAX_QUOTE_LENGTH - 3] + "...")

@@ -236,9 +236,11 @@ def from_inputs(
         rows = tag_rows.read_spans(table, key, "")
     else:
         words = [ner_dataset.parse_words(line, key) for line in lines]
-        rows = [Row(sentence) for sentence in ner_dataset.untagged(words, labels)]
+        rows = [Row(sentence) for sentence in ner_dataset.untagged_sentences(words, labels)]
     sentences = [row.sentence.words for row in rows]
-    encoded = ner_dataset.encode_sentences(ner_dataset.untagged(sentences, labels), labels, spec)
+    encoded = ner_dataset.encode_sentences(
+        ner_dataset.untagged_sentences(sentences, labels), labels, spec
+    )
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         return [

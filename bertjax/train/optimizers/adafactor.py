@@ -76,14 +76,14 @@ def scale_by_factored_rms(
     with the same marginals (section 3).
     """
 
-    def factored(path: tuple, shape: tuple[int, ...]) -> Matrix | None:
+    def matrix_to_factor(path: tuple, shape: tuple[int, ...]) -> Matrix | None:
         matrix = matrices.matrix_of(path, shape)
         return matrix if matrix and min(matrix.sizes) >= min_size_to_factor else None
 
     def init(params: PyTree) -> FactoredState:
         def zeros(path: tuple, parameter: Any) -> dict[str, Any]:
             shape = sharding.unbox(parameter).shape
-            if (matrix := factored(path, shape)) is None:
+            if (matrix := matrix_to_factor(path, shape)) is None:
                 return {"full": jax.tree.map(jnp.zeros_like, parameter)}
             return {
                 "rows": sharding.zeros_without(parameter, matrix.output_axes),
@@ -102,7 +102,7 @@ def scale_by_factored_rms(
 
         def accumulate(path: tuple, gradient: Array, old: dict[str, Array]) -> dict[str, Array]:
             squares = jnp.square(gradient) + SQUARE_EPSILON
-            if (matrix := factored(path, gradient.shape)) is None:
+            if (matrix := matrix_to_factor(path, gradient.shape)) is None:
                 return {"full": mean(old["full"], squares)}
             return {
                 "rows": mean(old["rows"], squares, matrix.output_axes),
@@ -110,7 +110,7 @@ def scale_by_factored_rms(
             }
 
         def scale(path: tuple, gradient: Array, moments: dict[str, Array]) -> Array:
-            if (matrix := factored(path, gradient.shape)) is None:
+            if (matrix := matrix_to_factor(path, gradient.shape)) is None:
                 return gradient * jax.lax.rsqrt(moments["full"])
             rows = jnp.expand_dims(moments["rows"], matrix.output_axes)
             columns = jnp.expand_dims(moments["columns"], matrix.input_axes)
