@@ -239,7 +239,7 @@ def test_longer_padding_never_changes_an_output(batch, variables):
         ),
         (
             {"max_position_embeddings": 7},
-            "sequence of 8 tokens exceeds max_position_embeddings=7: shorten it or raise the limit",
+            "a sequence of 8 tokens exceeds max_position_embeddings=7: shorten it or raise the",
         ),
     ],
 )

@@ -347,7 +347,7 @@ def test_packed_texts_have_the_same_outputs_as_alone(batch, variables):
         ({"remat": "dot"}, "bert.remat: got 'dot', expected one of "),
         (
             {"max_position_embeddings": 7},
-            "sequence of 8 tokens exceeds max_position_embeddings=7: shorten it or raise the limit",
+            "a sequence of 8 tokens exceeds max_position_embeddings=7: shorten it or raise the",
         ),
     ],
 )
