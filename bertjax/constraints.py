@@ -299,7 +299,7 @@ def constraint_action(hint: Any) -> type[argparse.Action]:
     """
     kind = typing.get_args(hint)[0]
 
-    class Checked(argparse.Action):
+    class ConstraintAction(argparse.Action):
         def __call__(self, parser, namespace, values, option_string=None):
             try:
                 value = kind(values)
@@ -308,7 +308,7 @@ def constraint_action(hint: Any) -> type[argparse.Action]:
             check_value(hint, value, self.option_strings[-1])
             setattr(namespace, self.dest, value)
 
-    return Checked
+    return ConstraintAction
 
 
 def format_value(value: Any) -> str:

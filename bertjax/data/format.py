@@ -89,7 +89,7 @@ class Format:
     """Base class of example formats.
 
     Attributes:
-      options: Supported options, of those that are specific to some formats: `pair` and
+      options: The supported ones of the options that only some formats have: `pair` and
         `short_seq_prob` of `config.data`, and `static` of objectives.
       reads_text: Whether examples are made of a tokenized corpus; otherwise `read` reads the data.
       rows_continue: Whether row r of a batch continues row r of the previous batch.

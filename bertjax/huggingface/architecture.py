@@ -94,7 +94,7 @@ def head_class(head: str) -> type:
 
 
 def exchanged_task(task: str) -> str:
-    """The task whose maps the head of a task uses: its own, or those of one with the same head."""
+    """The task whose array maps a head uses: the task itself, or another one with the same head."""
     return head_class(task).exchanged_as or task
 
 
@@ -175,7 +175,7 @@ def parts_of(architecture: ModuleType, paths: Iterable[str]) -> list[str]:
 
 
 def any_under(part: str, paths: Iterable[str]) -> bool:
-    """Whether a parameter belongs to a part."""
+    """Whether any of the parameters belongs to a part."""
     return any(path.startswith(f"{part}/") for path in paths)
 
 

@@ -155,10 +155,10 @@ def _restore_imported_fields(
     config: Mapping[str, Any],
     heads: Collection[str],
 ) -> dict[str, Any]:
-    """The config that a run was imported with, except for fields with another meaning than the run.
+    """Restores the fields of the imported config whose meaning has not changed.
 
-    A field keeps its spelling (null for a default, another name of an activation), and one that
-    no bertjax model has keeps its value.
+    Such a field keeps its spelling (null for a default, another name of an activation); a field
+    that no bertjax model has keeps its value.
 
     Args:
       architecture: Architecture of the model.
@@ -176,7 +176,7 @@ def _restore_imported_fields(
 
 
 def _find_untrained(run: Mapping[str, Any], paths: Collection[str]) -> list[str]:
-    """The parts that get no gradient from any loss of the run.
+    """Finds the parts that get no gradient from any loss of the run.
 
     Models of transformers for masked tokens have no pooler, and one with the initial weights is
     worse for fine-tuning than a new one.

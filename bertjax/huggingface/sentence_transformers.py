@@ -186,9 +186,9 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
     """Adds the files of sentence-transformers to a folder of transformers.
 
     Args:
-      folder: With the encoder and its tokenizer.
+      folder: The folder of the encoder and its tokenizer.
       settings: How texts are embedded.
-      width: Of the embeddings.
+      width: Width of the embeddings.
     """
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     modules += [("2_Normalize", "Normalize")] if settings.normalize else []

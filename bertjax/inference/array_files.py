@@ -16,7 +16,7 @@ from jaxtyping import Float32
 
 _SAFETENSORS_DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}
 _ALIGNMENT = 8
-"""Of the data of a safetensors file, which readers map into memory."""
+"""Alignment of the data of a safetensors file, in bytes: readers map it into memory."""
 
 
 class ArrayWriter:

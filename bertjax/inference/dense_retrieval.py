@@ -147,7 +147,9 @@ def _read_judgements(
         try:
             own[document] = int(gain)
         except ValueError:
-            raise UserError(f"{location}: score: got {gain!r}, expected an integer") from None
+            raise UserError(
+                f"{location}: score: got {gain!r}, expected an integer; fix or remove the row"
+            ) from None
     return judgements
 
 

@@ -92,7 +92,7 @@ _BUCKET = 32
 Keys = Key[Array, " B"] | None
 """A random key for each prompt, by its index; None for greedy search."""
 Generate = Callable[[Int[np.ndarray, "B P"], Keys], Iterator[Int[np.ndarray, " B"]]]
-"""From a batch of prompts, and the keys of sampling, to the tokens of each step."""
+"""A function of a batch of prompts and the sampling keys that yields the tokens of each step."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from bertjax.inference.language_model import LanguageModel
 from bertjax.pretrained import Pretrained
 
 _MAX_NEW_TOKENS = 256
-"""Where a task does not set `max_gen_toks`, as for Hugging Face models in the harness."""
+"""Default of `max_gen_toks`, as for Hugging Face models in the harness."""
 
 _BUCKET = 32
 """Texts are padded to a multiple of this, so that few lengths are compiled."""

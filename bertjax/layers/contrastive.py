@@ -29,7 +29,7 @@ def in_batch_negatives(
     the positive of another row with the same anchor text.
 
     Args:
-      vectors: Of each row the anchor, its positive, and any number of hard negatives.
+      vectors: The anchor of each row, its positive, and any number of hard negatives.
       text_ids: Equal for equal texts.
       weights: 0 for the rows of padding, which are no candidates either.
       temperature: Divides the cosines (SimCSE, Gao et al. 2021, equation 1).

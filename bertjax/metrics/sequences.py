@@ -19,7 +19,7 @@ SINGLE_LABEL = "single_label_classification"
 MULTI_LABEL = "multi_label_classification"
 REGRESSION = "regression"
 PROBLEM_TYPES = (SINGLE_LABEL, MULTI_LABEL, REGRESSION)
-"""As `problem_type` in the `config.json` of transformers."""
+"""Problem types, the values of `problem_type` in the `config.json` of transformers."""
 
 Outputs = Num[np.ndarray, "n *more"]
 References = Num[np.ndarray, "n *more"] | Bool[np.ndarray, "n C"]

@@ -118,8 +118,8 @@ class Model(StackedModel):
         ),
         Relation(
             ("position_buckets", "max_relative_positions", "max_position_embeddings"),
-            lambda buckets, longest, rows: (
-                buckets < 1 or 1 < buckets < 2 * (_longest(longest, rows) - 1)
+            lambda buckets, max_distance, rows: (
+                buckets < 1 or 1 < buckets < 2 * (_max_distance(max_distance, rows) - 1)
             ),
             "position_buckets from 2 to 2 * max_relative_positions - 3, or -1",
         ),
@@ -194,7 +194,7 @@ class Model(StackedModel):
         """k, half the number of relative positions (equation 3)."""
         if self.position_buckets > 0:
             return self.position_buckets
-        return _longest(self.max_relative_positions, self.max_position_embeddings)
+        return _max_distance(self.max_relative_positions, self.max_position_embeddings)
 
     def _embeddings(
         self, words: Float[Array, "B L E"], batch: Batch, *, train: bool
@@ -219,9 +219,9 @@ class Model(StackedModel):
         """Mask, and the embeddings of the relative positions that a sequence has."""
         mask = masks.from_batch(batch)
         length = batch["input_ids"].shape[1]
-        longest = _longest(self.max_relative_positions, self.max_position_embeddings)
+        max_distance = _max_distance(self.max_relative_positions, self.max_position_embeddings)
         rows = disentangled_attention.relative_positions(
-            np.arange(length, -length - 1, -1), self.position_buckets, longest
+            np.arange(length, -length - 1, -1), self.position_buckets, max_distance
         )
         embeddings = self.relative_embeddings(jnp.arange(rows.min(), rows.max() + 1))
         if self.norm_rel_ebd == LAYER_NORM:
@@ -275,6 +275,6 @@ class Model(StackedModel):
         return PostNormBlock(attention, feed_forward, dropout, epsilon, parent=None)
 
 
-def _longest(max_relative_positions: int, max_position_embeddings: int) -> int:
+def _max_distance(max_relative_positions: int, max_position_embeddings: int) -> int:
     """The longest distance that is distinguished."""
     return max_relative_positions if max_relative_positions > 0 else max_position_embeddings

@@ -92,7 +92,7 @@ class Model(TiedEmbeddings, nn.Module):
         EQUAL_HEADS,
         Relation(
             ("position_bucket_size", "max_position_embeddings"),
-            lambda buckets, longest: 1 < buckets < 2 * (longest - 1),
+            lambda buckets, max_distance: 1 < buckets < 2 * (max_distance - 1),
             "position_bucket_size from 2 to 2 * max_position_embeddings - 3",
         ),
     )
@@ -127,8 +127,8 @@ class Model(TiedEmbeddings, nn.Module):
 
     def _relative_positions(self, batch: Batch) -> RelativePositions:
         """Mask, and the embeddings of the relative positions from -(k - 1) to k - 1."""
-        length, longest = batch["input_ids"].shape[1], self.max_position_embeddings - 1
-        distances = np.arange(length, -length - 1, -1).clip(-longest, longest)
+        length, max_distance = batch["input_ids"].shape[1], self.max_position_embeddings - 1
+        distances = np.arange(length, -length - 1, -1).clip(-max_distance, max_distance)
         rows = disentangled_attention.relative_positions(
             distances, self.position_bucket_size, self.max_position_embeddings
         )

@@ -119,7 +119,7 @@ class Objective(pretrainer.Objective):
         return losses.cross_entropy(logits_BPV, labels, weights), weight_sum, {"accuracy": accuracy}
 
     def _build_encoder(self, encoder: Encoder) -> nn.Module:
-        """A smaller model of the encoder's class; its own embeddings are never initialised."""
+        """Builds a smaller model of the encoder's class; its embeddings are never initialised."""
         if not hasattr(encoder, "encode"):
             raise UserError(
                 "objective generator requires a model whose embeddings it can share; set "

@@ -56,7 +56,7 @@ class StepPlan:
       memory: Bytes by kind, `all` in total and `capacity` of a device; or an `OutOfMemory`.
       model_flops: FLOPs of all devices, without rematerialisation.
       flops: FLOPs of a device, with rematerialisation.
-      flops_8bit: Those of them in matmuls with 8-bit operands.
+      flops_8bit: The part of `flops` in matmuls with 8-bit operands.
       quantized: Type of these operands, as in `Precision`.
       memory_bytes: Traffic between a device and its main memory.
       collectives: Collectives, the largest first.

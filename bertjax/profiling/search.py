@@ -18,7 +18,7 @@ from bertjax.profiling.plan import Log, StepPlan
 from bertjax.train.sharding import MESH_AXES
 
 _REMAT_POLICIES = ("none", "dots", "dots_with_no_batch_dims", "full")
-"""By increasing rematerialisation, and decreasing memory."""
+"""Policies in the order of increasing rematerialisation, and decreasing memory."""
 
 _IMPROVEMENT = 0.97
 """Maximum ratio of time, or memory, to that of the previous number of microbatches, at which the

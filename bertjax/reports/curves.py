@@ -86,7 +86,7 @@ def split_of(run: ReportedRun, name: str) -> tuple[str, str]:
 def thin(
     points: Sequence[tuple[int, float | None]], limit: int
 ) -> Sequence[tuple[int, float | None]]:
-    """At most `limit` points of a curve: the first, the last, extremes and a gap of equal parts.
+    """Thins a curve to `limit` points: the first, the last, and extremes and a gap of equal parts.
 
     Args:
       points: (row, value) in order; None is a value that is not finite.

@@ -123,8 +123,8 @@ class Job:
 
         Args:
           seed: Seed of the run.
-          state: After the epoch.
-          epoch: Counted from 1.
+          state: State after the epoch.
+          epoch: Number of the epoch, from 1.
           before: Scores of the epochs before it.
         """
         return results.score_epoch(

@@ -280,7 +280,7 @@ def _replace(tree: PyTree, arrays: Mapping[str, np.ndarray]) -> PyTree:
 
 
 def match_pieces(new: Tokenizer, old: Tokenizer) -> list[list[int]]:
-    """For each id of a tokenizer the ids of another one: of the same piece, or of its parts.
+    """Maps each id of a tokenizer to ids of another: of the same piece, or of its parts.
 
     Special tokens are matched by their roles. A piece without a counterpart, such as one of unknown
     characters, has no ids.

@@ -36,7 +36,7 @@ def score_epoch(
       dataset: The examples.
       config: Config of the run.
       predictions: Function from a split to its predictions.
-      epoch: Counted from 1.
+      epoch: Number of the epoch, from 1.
       before: The epochs before it.
       folder: Folder of the seed; predictions go to its `predictions/`.
     """

@@ -84,7 +84,7 @@ class FitResult:
     """Result of `fit`.
 
     Attributes:
-      state: After the last step of this process.
+      state: State after the last step of this process.
       first_step: Steps done before this process.
       costs: `tokens`, `seconds` and `updates_skipped` since the beginning of the run, the parts of
         its time (`goodput/...`, seconds), and `budget_seconds_spent` with a budget.
@@ -117,8 +117,9 @@ def fit(
     Args:
       config: Config of the run.
       trainer: Its compiled steps.
-      folder: For `metrics.jsonl`, `starts.jsonl` and, with `config.tensorboard`, `tensorboard/`.
-      checkpoints: Closed at the end.
+      folder: Folder of `metrics.jsonl`, `starts.jsonl` and, with `config.tensorboard`,
+        `tensorboard/`.
+      checkpoints: The checkpoints of the run; closed at the end.
       checkpoint_every: Optimizer steps; 0 for the end alone.
       init_state: Makes the state of a run without checkpoints.
       batches: (steps done) -> host batches from there on.
@@ -126,7 +127,7 @@ def fit(
       evaluation: Measures the model; its metrics are written and kept with checkpoints.
       interrupt: Stops training after a step.
       log: Logs one line.
-      budget_seconds: Ends training earlier when they are spent; 0 for no budget.
+      budget_seconds: Seconds of training after which it ends; 0 for no budget.
     """
     budget = Budget(budget_seconds, config.num_train_steps, trainer.mesh)
     with contextlib.closing(checkpoints):

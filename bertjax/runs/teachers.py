@@ -100,7 +100,7 @@ class Teacher:
 
 
 Teachers = Mapping[str, Teacher]
-"""By the objective that uses it."""
+"""Teachers by the name of the objective that uses them."""
 
 
 def find(sections: Mapping[str, Mapping[str, Any]], attention_kernel: str = "") -> Teachers:

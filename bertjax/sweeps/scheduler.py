@@ -80,7 +80,7 @@ def check_failures(failed: Sequence[Progress], num_runs: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Started:
+class _StartedRun:
     run: Run
     share: int
     time: float
@@ -106,7 +106,7 @@ class _Queue:
         self._held = list(self._waiting)
         self._num_shares = max(1, min(parallel, len(self._waiting)))
         self._free_shares = list(reversed(range(self._num_shares)))
-        self._running: dict[subprocess.Popen, _Started] = {}
+        self._running: dict[subprocess.Popen, _StartedRun] = {}
 
     def has_work(self) -> bool:
         """Whether runs are running, or waiting and to be started."""
@@ -167,7 +167,7 @@ class _Queue:
                 [*COMMAND, *run.words(str(folder))], stdout=log, stderr=log, env=variables
             )
         pin_cores(process.pid, share, self._num_shares)
-        self._running[process] = _Started(run, share, time.monotonic())
+        self._running[process] = _StartedRun(run, share, time.monotonic())
         self._display.log_start(self._runs[run.name])
 
 

@@ -11,7 +11,7 @@ from bertjax.interfaces import Tokenizer
 from bertjax.io.lines import BYTE_ORDER_MARK, read_text_lines
 
 Lines = list[tuple[str, str]]
-"""Where a line is, for messages, and its text."""
+"""(location, for messages; text) of each line."""
 
 _READ_BYTES = 1 << 20
 _LINES_PER_CHUNK = 4_096

@@ -35,14 +35,14 @@ RELATIONS = (
         "set one of them to 0",
     ),
 )
-"""Of the fields of `config.optimizer` that choose an average."""
+"""Relations between the fields of `config.optimizer` that choose an average."""
 
 
 class DoneStep(NamedTuple):
     """A training step after its update.
 
     Attributes:
-      number: Of the step, from 0.
+      number: Number of the step, from 0.
       learning_rate: Learning rate of the step.
       finite: Whether it changed the parameters; an update that is not finite is skipped.
     """
@@ -67,8 +67,8 @@ class Averaging:
         """The average after a step.
 
         Args:
-          average: Before the step.
-          params: After the step.
+          average: The average before the step.
+          params: The parameters after the step.
           step: The step.
         """
         return None

@@ -32,7 +32,7 @@ class EvaluateEpochs(Hook):
     Args:
       steps_per_epoch: Number of steps of an epoch.
       evaluate: (state, number of the epoch from 1, previous epochs) -> metrics by name.
-      stopping: Ends the run early; None trains all epochs.
+      stopping: Criterion to end the run early; None trains all epochs.
     """
 
     def __init__(

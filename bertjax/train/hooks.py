@@ -170,7 +170,7 @@ class SaveCheckpoints(Hook):
 
     Args:
       every: Steps between checkpoints; 0 for the end and interruptions alone.
-      checkpoints: Closed with the hook.
+      checkpoints: The checkpoints of the run; closed with the hook.
     """
 
     def __init__(self, every: int, checkpoints: Checkpoints):

@@ -112,7 +112,7 @@ class Feed:
 
     Args:
       batches: (step, this host's rows of its batch).
-      mesh: Where they are placed.
+      mesh: The devices.
       flops: FLOPs of the model for a step on a batch of this shape, (B, L).
       stamp: Adds keys to a batch on the devices, when the loop takes it.
 

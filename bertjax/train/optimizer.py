@@ -53,7 +53,7 @@ DECAY_BELOW_ONE = Relation(
     "learning_rate * weight_decay < 1, the share of a parameter that a step removes",
     "lower one of them",
 )
-"""Of an optimizer with decoupled weight decay."""
+"""Relation of an optimizer with decoupled weight decay."""
 
 
 class AveragingOptimizer(NamedTuple):

@@ -21,7 +21,7 @@ END_BELOW_PEAK = Relation(
     "end_learning_rate <= learning_rate",
     "lower end_learning_rate",
 )
-"""Of a schedule with a final learning rate."""
+"""Relation of a schedule with a final learning rate."""
 
 
 def make(

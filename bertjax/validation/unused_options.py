@@ -156,7 +156,7 @@ def check_overrides(config: "ConfigDict", fields: Collection[str]) -> None:
     """Refuses overrides of a config that have no effect.
 
     Args:
-      config: With all overrides applied.
+      config: The config with all overrides applied.
       fields: Dotted names of the overridden fields.
 
     Raises:
@@ -214,7 +214,7 @@ def check_flags(
       rules: Rules of the command. Flags have their names, overrides field names after "config.".
       flags: The values of all flags, by name.
       defaults: Flag -> its default; a flag with another value was given by the user.
-      overrides: Those given by the user.
+      overrides: Overrides given by the user.
 
     Raises:
       UserError: naming the first.

@@ -25,7 +25,7 @@ class Images:
 
     Attributes:
       path: Path of the file.
-      pixels: In [-1, 1].
+      pixels: Pixel values in [-1, 1].
       labels: Class indices.
     """
 

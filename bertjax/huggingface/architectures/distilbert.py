@@ -52,7 +52,7 @@ IRRELEVANT = config_words.IRRELEVANT | {
 }
 
 _EPSILON = 1e-12
-"""Of every LayerNorm: a constant in transformers, not a field of the config."""
+"""Epsilon of every LayerNorm: a constant in transformers, not a field of the config."""
 
 
 def parts() -> dict[str, list[ArrayMap]]:

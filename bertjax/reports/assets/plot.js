@@ -199,7 +199,7 @@ function redraw() {
   for (const { item, number, box } of legend) item.classList.toggle("absent", box.checked && !withCurve.has(number));
 }
 
-// What the lines of each split look like; a click hides a split.
+// The legend of line styles by split; a click hides a split.
 function drawKey(splits) {
   const all = metrics().get(view.metric) || new Set();
   const drawn = [TRAINING, ...splits].filter((split) => all.has(split));
@@ -342,7 +342,7 @@ function fillLegend() {
     legend.push({ box, item, number, name: run.name.toLowerCase() });
   }
   const setAll = (checked) => {
-    // Of filtered runs, only those in the list change.
+    // With a filter, only the listed runs change.
     for (const { box, item, number } of legend) {
       if (item.hidden) continue;
       box.checked = checked;

@@ -123,7 +123,7 @@ class TokenVectors:
     """Vectors of the tokens of texts, on the host.
 
     Attributes:
-      vectors: Of every token; anything in padding.
+      vectors: Vectors of all tokens; arbitrary in padding.
       kinds: `token_kinds` of every token.
       query_length: Tokens of a query.
     """

@@ -33,7 +33,7 @@ class Task(pretrainer.Task, kw_only=True):
         vector are then an embedding too (Kusupati et al. 2022, equation 1, weights of 1).
       weight: Weight in the total loss.
       columns: Columns of the texts of an example; written by the run.
-      texts_per_example: Their number in training, G; written by the run.
+      texts_per_example: Number of texts of a training example, G; written by the run.
     """
 
     loss_type: Annotated[str, OneOf(("", *LOSS_TYPES))] = ""

@@ -21,7 +21,7 @@ def positive_ranks(
     with the same cosine as the positive precedes it, so that equal vectors do not rank first.
 
     Args:
-      vectors: Of each row the anchor, its positive, and any number of negatives.
+      vectors: The anchor of each row, its positive, and any number of negatives.
       text_ids: Equal for equal texts.
     """
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -23,7 +23,7 @@ def find_problem_type(values: Sequence[Any], separator: str) -> str:
 
     Args:
       values: Values of the label column of the training examples.
-      separator: Between the labels of a cell; "" for none.
+      separator: Text between the labels of a cell; "" for none.
     """
     if separator or any(isinstance(value, list) for value in values):
         return MULTI_LABEL

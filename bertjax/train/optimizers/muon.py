@@ -20,8 +20,8 @@ from bertjax.train.optimizer import add_decayed_weights, parameter_name
 from bertjax.train.optimizers import adamw
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the Newton-Schulz iteration a X + b (X X') X + c (X X')^2 X, from the published code: five
-steps bring singular values from (0.01, 1] to about (0.7, 1.2)."""
+"""a, b, c of the Newton-Schulz iteration a X + b (X X') X + c (X X')^2 X, as published: five steps
+bring singular values from (0.01, 1] to about (0.7, 1.2)."""
 NORM_EPSILON = 1e-7
 
 
