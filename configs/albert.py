@@ -51,7 +51,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = common.adamw(learning_rate=0.00176, warmup_steps=3125)
     config.optimizer.name = "lamb"
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _model(size: str) -> ConfigDict:

@@ -1,7 +1,9 @@
 r"""BERT-large as published: the config of `configs/bert.py:large`.
 
-bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
+    bertjax pretrain --config configs/bert_large.py --workdir runs/bert_large \
         --config.data.corpus=corpora/wiki_books --config.tokenizer.path=vocab/bert-base-uncased
+
+Recipe, scores and cost are in `configs/bert.py`.
 """
 
 from ml_collections import ConfigDict

@@ -31,4 +31,4 @@ def get_config(size: str = "base") -> ConfigDict:
     common.check_argument(size, SIZES)
     config = bert.get_config(size)
     config.objectives.mlm.masked_lm_prob = 0.3
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config

@@ -40,4 +40,4 @@ def get_config(size: str = "large") -> ConfigDict:
     config.objectives.mlm.masking = "word"
     if size == "chinese":
         config.model.vocab_size = config.tokenizer.vocab_size = 21128
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config

@@ -237,7 +237,7 @@ def causal_lm() -> ConfigDict:
     return ConfigDict({"weight": 1.0, "positions_at_once": 0})
 
 
-def in_seconds(config: ConfigDict) -> ConfigDict:
+def shrink_to_demo(config: ConfigDict) -> ConfigDict:
     """Shrinks a recipe to a demonstration: seconds on a laptop, on Python's documentation.
 
     Objectives, masks, example format and optimizer are unchanged.
@@ -252,9 +252,9 @@ def in_seconds(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def in_seconds_after_quickstart(config: ConfigDict) -> ConfigDict:
-    """Like `in_seconds`, with the vocabulary and held-out text of `configs/quickstart.py`."""
-    config = in_seconds(config)
+def shrink_to_demo_student(config: ConfigDict) -> ConfigDict:
+    """Like `shrink_to_demo`, with the vocabulary and held-out text of `configs/quickstart.py`."""
+    config = shrink_to_demo(config)
     config.model.vocab_size = config.tokenizer.vocab_size = 4096
     config.model.max_position_embeddings = 128
     config.data.validation_fraction = 0.03

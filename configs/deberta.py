@@ -83,7 +83,7 @@ def get_config(argument: str = "base") -> ConfigDict:
         config.optimizer.adam_b2 = 0.98
         config.best_metric = "held_out/rtd/loss"
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _model(size: str) -> ConfigDict:

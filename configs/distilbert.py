@@ -67,4 +67,4 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objectives.mlm.weight = 2.0
     config.optimizer = common.adamw(learning_rate=5e-4, warmup_steps=250)
     config.mesh = common.mesh()
-    return common.in_seconds_after_quickstart(config) if size == "tiny" else config
+    return common.shrink_to_demo_student(config) if size == "tiny" else config

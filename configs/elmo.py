@@ -58,11 +58,11 @@ def get_config(size: str = "original") -> ConfigDict:
     config.objectives = ConfigDict({"bidirectional_lm": _bidirectional_lm()})
     config.optimizer = common.adamw(learning_rate=1e-3, warmup_steps=1_000)
     config.mesh = common.mesh()
-    return _in_seconds(config) if size == "tiny" else config
+    return _shrink_to_demo(config) if size == "tiny" else config
 
 
-def _in_seconds(config: ConfigDict) -> ConfigDict:
-    config = common.in_seconds(config)
+def _shrink_to_demo(config: ConfigDict) -> ConfigDict:
+    config = common.shrink_to_demo(config)
     config.optimizer.learning_rate = 3e-3
     # The vocabulary of the input is four times that of the softmax.
     config.model.vocab_size = config.tokenizer.vocab_size = 4096

@@ -45,4 +45,4 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = common.adamw(learning_rate=2.5e-4, warmup_steps=2000)
     config.optimizer.schedule = "cosine"
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config

@@ -76,4 +76,4 @@ def get_config(size: str = "125m") -> ConfigDict:
         adam_eps=1e-8,
     )
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config

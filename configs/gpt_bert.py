@@ -165,6 +165,6 @@ def _mini(config: ConfigDict) -> ConfigDict:
 
 def _tiny(config: ConfigDict) -> ConfigDict:
     """A demonstration; LAMB's learning rate is relative to the size of a parameter."""
-    config = common.in_seconds(config)
+    config = common.shrink_to_demo(config)
     config.optimizer.update(learning_rate=1e-2, end_learning_rate=1e-3)
     return config

@@ -41,7 +41,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = common.adamw(learning_rate=1e-4, warmup_steps=4_000)
     config.optimizer.update(schedule="inverse_square_root", adam_b2=0.98)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _mass() -> ConfigDict:

@@ -61,7 +61,7 @@ def get_config(recipe: str = "base") -> ConfigDict:
         return _context_extension(config, size)
     if size == "mini":
         return _mini(config)
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _pretraining(size: str) -> ConfigDict:

@@ -84,6 +84,6 @@ def _model(size: str) -> ConfigDict:
 
 
 def _tiny(config: ConfigDict) -> ConfigDict:
-    config = common.in_seconds(config)
+    config = common.shrink_to_demo(config)
     config.data.microbatches = 1
     return config

@@ -89,7 +89,7 @@ def _model(size: str) -> ConfigDict:
 
 
 def _tiny(config: ConfigDict) -> ConfigDict:
-    config = common.in_seconds(config)
+    config = common.shrink_to_demo(config)
     config.data.microbatches, config.optimizer.restarts = 1, ()
     config.optimizer.end_learning_rate = config.optimizer.learning_rate / 10
     return config

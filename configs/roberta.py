@@ -51,4 +51,4 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = common.adamw(learning_rate, warmup_steps)
     config.optimizer.update(adam_b2=0.98, max_grad_norm=0.0)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config

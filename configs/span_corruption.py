@@ -53,7 +53,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.update(schedule="inverse_square_root", weight_decay=0.0)
     config.mesh = common.mesh()
     if size == "tiny":
-        config = common.in_seconds(config)
+        config = common.shrink_to_demo(config)
     config.model.vocab_size = config.tokenizer.vocab_size + SENTINELS
     return config
 

@@ -45,7 +45,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = common.adamw(learning_rate=1e-4, warmup_steps=10_000)
     config.optimizer.update(weight_decay=0.1, adam_eps=1e-8)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _span_boundary() -> ConfigDict:

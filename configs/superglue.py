@@ -3,7 +3,7 @@ r"""SuperGLUE: `configs/superglue.py:TASK`, `:TASK,small`, `:TASK,tiny`; boolq, 
 Paper: Wang et al. 2019 (SuperGLUE), section 4.1, BERT baselines: the recipe of Devlin et al. 2019
 with a learning rate of 1e-5 and at most 10 epochs, of which the best on dev is reported. Chosen
 here: batches of 16; sequences of 256 tokens, or 512 with a passage; 2 epochs of ReCoRD, which has a
-sequence for every candidate entity, about a million. What differs in the heads is in
+sequence for every candidate entity, about a million. The differences between the heads are in
 `bertjax/tasks/superglue/table.py`. `small` is for BERT-tiny to BERT-medium, with a learning rate of
 1e-4; `tiny` takes seconds and is for tests.
 

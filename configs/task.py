@@ -45,10 +45,10 @@ def get_config(argument: str = "") -> ConfigDict:
     common.check_argument(argument, ("", *RECIPES))
     kind, _, size = argument.partition(",")
     if kind in KINDS:
-        return _of_kind(kind, size)
+        return _config_of_kind(kind, size)
     section = {"name": "sequence", "classifier_dropout": 0.1, "pooler_act": "tanh"}
-    config = _on_a_table(section, argument)
-    config.task.problem_type = ""  # classes, several labels or scores: as the labels look like
+    config = _table_config(section, argument)
+    config.task.problem_type = ""  # classes, several labels or scores; "": by the labels
     config.task.eval_metrics = ()  # those of the problem type; the first is the dev score
     config.task.class_weights = ()  # ("balanced",) or ("LABEL=WEIGHT", ...)
     config.data.text_pair = ""
@@ -56,7 +56,7 @@ def get_config(argument: str = "") -> ConfigDict:
     return config
 
 
-def _on_a_table(section: dict, size: str) -> ConfigDict:
+def _table_config(section: dict, size: str) -> ConfigDict:
     """Returns the fields that all kinds of tasks on tables have."""
     config = glue.another_task(section, size)
     config.choose_epoch = "best"
@@ -68,9 +68,9 @@ def _on_a_table(section: dict, size: str) -> ConfigDict:
     return config
 
 
-def _of_kind(kind: str, size: str) -> ConfigDict:
+def _config_of_kind(kind: str, size: str) -> ConfigDict:
     """Returns the config of another kind than classes and scores of texts."""
-    config = _on_a_table(_SECTIONS[kind], size)
+    config = _table_config(_SECTIONS[kind], size)
     if kind == "choices":
         config.data.text_pair = ""
         config.data.choices = ()  # a column of lists, or a column for each choice

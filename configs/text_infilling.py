@@ -46,4 +46,4 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.optimizer = common.adamw(learning_rate=4e-4, warmup_steps=10_000)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config

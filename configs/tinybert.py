@@ -64,4 +64,4 @@ def get_config(size: str = "4") -> ConfigDict:
     )
     config.optimizer = common.adamw(learning_rate=1e-4, warmup_steps=10_000)
     config.mesh = common.mesh()
-    return common.in_seconds_after_quickstart(config) if size == "tiny" else config
+    return common.shrink_to_demo_student(config) if size == "tiny" else config

@@ -59,5 +59,5 @@ def get_config(size: str = "base") -> ConfigDict:
     )
     config.mesh = common.mesh()
     if size == "tiny":
-        common.in_seconds(config).data.input = ()
+        common.shrink_to_demo(config).data.input = ()
     return config

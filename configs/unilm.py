@@ -47,7 +47,7 @@ def get_config(size: str = "large") -> ConfigDict:
     config.objectives = ConfigDict({"unified_lm": _unified_lm()})
     config.optimizer = common.adamw(learning_rate=3e-5, warmup_steps=40_000)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _unified_lm() -> ConfigDict:

@@ -39,7 +39,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objectives = ConfigDict({"mlm": common.mlm(), "ponder": {"weight": 0.01}})
     config.optimizer = common.adamw(learning_rate=2e-4, warmup_steps=10_000)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _model(size: str) -> ConfigDict:

@@ -57,10 +57,10 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer = common.adamw(learning_rate=3e-3, warmup_steps=10_000)
     config.optimizer.schedule, config.optimizer.weight_decay = "cosine", 0.3
     config.mesh = common.mesh()
-    return _of_digits(config, size) if size in ("tiny", "digits") else config
+    return _digits_config(config, size) if size in ("tiny", "digits") else config
 
 
-def _of_digits(config: ConfigDict, size: str) -> ConfigDict:
+def _digits_config(config: ConfigDict, size: str) -> ConfigDict:
     steps = 1000 if size == "digits" else 60
     config.num_train_steps, config.log_every = steps, steps // 10
     config.eval_every = config.checkpoint_every = steps // 2

@@ -56,7 +56,7 @@ def get_config(size: str = "base") -> ConfigDict:
     rate = 4e-4 if size == "large" else 1e-4
     config.optimizer = common.adamw(learning_rate=rate, warmup_steps=40_000)
     config.mesh = common.mesh()
-    return common.in_seconds(config) if size == "tiny" else config
+    return common.shrink_to_demo(config) if size == "tiny" else config
 
 
 def _model(size: str) -> ConfigDict:

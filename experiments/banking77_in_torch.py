@@ -5,8 +5,8 @@
 The reference for `bertjax finetune --config task:small` on the same files, the same dev split and
 test examples: AdamW with a weight decay of 0.01, batches of 32, 4 epochs, a peak learning rate of
 1e-4 with a warmup of 10% and linear decay, gradients clipped at norm 1, dropout 0.1. The epoch with
-the best dev accuracy is reported. `--steps` stops earlier, to estimate the time. Needs the extra
-`hf`.
+the best dev accuracy is reported. `--steps` stops earlier, to estimate the time. Needs the
+dependency group `test-all`.
 """
 
 import argparse

@@ -4,8 +4,8 @@
         --steps 60 > experiments/minilm_finetuning/stsb_without_dropout.jsonl
 
 Both have the same initial head, the same batches and no dropout, so that the losses differ by
-rounding only. `--init` is the run that `bertjax import` creates from `--model`. Needs the extra
-`hf`.
+rounding only. `--init` is the run that `bertjax import` creates from `--model`. Needs the
+dependency group `test-all`.
 """
 
 import argparse

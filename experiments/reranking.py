@@ -7,7 +7,7 @@
 
 Splits the judged queries of a collection in BEIR's layout at random. Those of the first half become
 `train.jsonl`: every relevant document with hard negatives, sampled from the documents that BM25
-ranks up to --depth and nobody judged relevant. Those of the other half become a collection in
+ranks up to --depth and that are not judged relevant. Those of the other half become a collection in
 BEIR's layout, with all documents, for `bertjax evaluate retrieval`.
 """
 

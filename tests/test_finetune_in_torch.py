@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: the extra `hf`")
-transformers = pytest.importorskip("transformers", reason="needs transformers: the extra `hf`")
+torch = pytest.importorskip("torch", reason="needs PyTorch: group `test-all`")
+transformers = pytest.importorskip("transformers", reason="needs transformers: group `test-all`")
 
 pytestmark = pytest.mark.slow
 

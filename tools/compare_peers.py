@@ -18,12 +18,12 @@ Tasks and their peers:
   generation  64 tokens after prompts of 32, greedy, by a random GPT-2, from text to text
     huggingface                          GPT2LMHeadModel.generate
 
-In each round every peer takes one step that is not timed, then some that are. One process of
-PyTorch and one of JAX are alive; nothing is installed. Ratios are medians over the rounds of a
+In each round every peer runs one warm-up step, then the timed steps. One process of PyTorch and one
+of JAX run until the end of a shape; nothing is installed. Ratios are medians over the rounds of a
 peer's time over that of bertjax in the same round: above 1, bertjax is faster.
 
-The JSON has all times and describes the machine; a plot is stored beside it. `--check` compares the
-ratios with stored ones, and ends with status 1 if one is lower by more than --tolerance.
+The JSON has all times and describes the machine; a plot is stored next to it. `--check` compares
+the ratios with stored ones, and ends with status 1 if one is lower by more than --tolerance.
 """
 
 import argparse
@@ -53,7 +53,7 @@ OURS = "bertjax"
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is timed.
+    """A timed task: its peers and shapes.
 
     Attributes:
       peers: The worker of each peer, in the order of a round.
@@ -112,7 +112,7 @@ PACKAGES = ("jax", "jaxlib", "torch", "transformers", "sentence-transformers", "
 
 
 class Workers:
-    """The processes that take the steps: one of PyTorch and one of JAX, started when needed."""
+    """Worker processes that run the steps: one of PyTorch and one of JAX, started when needed."""
 
     def __init__(self) -> None:
         self._started: dict[str, subprocess.Popen] = {}
@@ -226,7 +226,7 @@ def _load(path: str) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Times all peers in turns; stores what is complete in --output after each shape.
+    """Times all peers in turns; stores complete results in --output after each shape.
 
     Returns:
       The machine, and for each shape and peer the seconds of a step in each round.

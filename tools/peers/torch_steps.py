@@ -1,6 +1,6 @@
-"""Training steps in PyTorch, for compare_peers.py: transformers, as it is and compiled, and tuned.
+"""Training steps in PyTorch, for compare_peers.py: transformers, eager or compiled, and tuned.
 
-The tuned step is a model of its own that computes logits of the masked positions alone, with one
+The tuned step has a separate model, which computes logits of the masked positions alone, with one
 matmul for queries, keys and values, PyTorch's fused attention and AdamW, and is compiled.
 """
 

@@ -1,9 +1,9 @@
 """Answer requests for timings: the loop of the workers of compare_peers.py.
 
 A request is a line of JSON: `peer`, `shape` (a `Shape`) and `steps`. The answer is a line with
-`seconds`, of one step, and `parameters`. A step is what the task repeats: a training step, or the
-embedding or generation of all texts. A peer is built at its first request; before each timing
-it takes one step that is not timed, since the memory of idle processes may have been paged out.
+`seconds`, of one step, and `parameters`. A step is one repetition of the task: a training step, or
+the embedding or generation of all texts. A peer is built at its first request, and runs a warm-up
+step before each timing, since the memory of idle processes may have been paged out.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def serve(builders: Mapping[str, Callable[[Shape], tuple[Step, int]]]) -> None:
     Args:
       builders: Peers by name: from a shape to the step and the number of parameters.
     """
-    # Whatever a library prints goes to standard error.
+    # Output of libraries goes to standard error.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     built = {}
