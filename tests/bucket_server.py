@@ -37,7 +37,7 @@ class BucketServer(ThreadingHTTPServer):
 
     Attributes:
       objects: (bucket, name) -> (content, generation).
-      refused: Buckets to which nobody has a right.
+      refused: Buckets to which access is denied.
       failures: The number of next requests for an object's content that are answered with 503.
       requests: (method, path) of all of them.
     """

@@ -36,13 +36,13 @@ class ForkServer:
 
     def __init__(self, environment: dict[str, str]):
         self._lock = threading.Lock()
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._connection, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_socket:
             # Pipes, because Python's streams depend on the kind of file, and a command's are pipes.
             pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
             self._server = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                **{"env": environment, "pass_fds": [theirs.fileno()], "text": True, **pipes},
+                [sys.executable, __file__, str(server_socket.fileno())],
+                **{"env": environment, "pass_fds": [server_socket.fileno()], "text": True, **pipes},
             )
 
     def run(

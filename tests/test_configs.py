@@ -125,7 +125,7 @@ def test_there_are_configs():
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=short)
-def test_it_loads_and_has_a_json_round_trip(spec):
+def test_a_config_loads_and_has_a_json_round_trip(spec):
     config = load_config(spec)
     assert from_json(to_json(config)) == config
     sections = {"model", "data", "optimizer", "mesh"}
@@ -194,7 +194,7 @@ def num_parameters(config) -> int:
 
 
 @pytest.mark.parametrize("spec", PRETRAINING, ids=short)
-def test_its_parts_can_be_built(spec):
+def test_the_parts_of_a_config_can_be_built(spec):
     config = loaded(spec)
     build.phases(config)
     build.make_optimizer(config)

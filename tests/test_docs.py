@@ -69,7 +69,7 @@ def test_relative_links_lead_to_files(build_docs):
 
 
 def describe_unknown(words, parsers, build_docs):
-    """Return what does not exist in a command, or an empty string."""
+    """Return the unknown verb or option of a command, or an empty string."""
     verb, *rest = words
     if verb in ("VERB", "--help", "--version"):
         return ""
@@ -116,7 +116,7 @@ def test_commands_and_options_exist(parsers, build_docs):
         ("launch local --nodes 2 -- pretrain", "option --nodes of launch"),
     ],
 )
-def test_what_does_not_exist_is_found(parsers, build_docs, command, found):
+def test_unknown_commands_and_options_are_found(parsers, build_docs, command, found):
     assert describe_unknown(command.split(), parsers, build_docs) == found
 
 

@@ -54,8 +54,8 @@ def squad(folder):
         for word in GOOD:
             context = f"the {word} is in {name} . we are in the mud ."
             answer = {"text": name, "answer_start": context.index(name)}
-            asked = {"id": f"{word}-{name}", "question": f"where is the {word} ?"}
-            paragraphs.append({"context": context, "qas": [asked | {"answers": [answer]}]})
+            question = {"id": f"{word}-{name}", "question": f"where is the {word} ?"}
+            paragraphs.append({"context": context, "qas": [question | {"answers": [answer]}]})
     content = json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
     for name in ("train", "dev"):
         (folder / f"{name}-v1.1.json").write_text(content)

@@ -15,7 +15,7 @@ LINES = ["a b c d e", "", "x y z"]
 @pytest.fixture(scope="module")
 def run(save_pretrained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("analyze")
-    importing.write(importing.read(save_pretrained(folder / "theirs")), folder / "run")
+    importing.write(importing.read(save_pretrained(folder / "hf_model")), folder / "run")
     (folder / "texts.txt").write_text("\n".join([*LINES, ""]))
     return folder / "run"
 
@@ -27,7 +27,7 @@ def script(load_script):
 
 @pytest.fixture
 def measured(capsys, script, run):
-    """Returns what the script prints for the run."""
+    """The output of the script for the run."""
 
     def call(*words, texts="texts.txt"):
         source = run.parent / texts

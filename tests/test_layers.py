@@ -65,7 +65,7 @@ def test_every_folder_and_file_has_a_layer():
     assert {part(path) for path in FILES} == set(LAYER)
 
 
-# The front door, bertjax/__init__.py, names what is public and imports it at first use.
+# bertjax/__init__.py, which is left out, imports the public names at first use.
 @pytest.mark.parametrize("path", FILES[1:], ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_from_lower_layers_and_its_own_folder(path):
     own = part(path)

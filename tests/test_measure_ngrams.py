@@ -40,5 +40,5 @@ def test_probabilities_add_up_to_one(ngrams):
     random = np.random.default_rng(0)
     train = tokens(*random.integers(0, SIZE, (40, 2)))
     for before in range(SIZE):
-        chances = [np.exp(-ngrams.bigram(train, tokens((before, w)), SIZE)) for w in range(SIZE)]
-        assert sum(chances) == pytest.approx(1.0)
+        probs = [np.exp(-ngrams.bigram(train, tokens((before, w)), SIZE)) for w in range(SIZE)]
+        assert sum(probs) == pytest.approx(1.0)

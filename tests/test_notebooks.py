@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks/: their cells run in order, and have the results they promise."""
+"""The notebooks of docs/notebooks/: their cells run in order, with the expected results."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-PROMISES = {
+EXPECTED = {
     "embed_and_search": "query = encoder.embed('How do I stop a loop early?'); "
     "assert any('break' in paragraphs[i] for i in np.argsort(-(vectors @ query))[:3])",
     "own_training_loop": "assert np.mean(losses[-10:]) < 0.6 < np.mean(losses[:10])",
@@ -24,8 +24,8 @@ def cells(path: pathlib.Path) -> list[dict]:
     return json.loads(path.read_text(encoding="utf-8"))["cells"]
 
 
-def test_every_notebook_has_a_promise():
-    assert {path.stem for path in NOTEBOOKS} == set(PROMISES)
+def test_every_notebook_has_expected_results():
+    assert {path.stem for path in NOTEBOOKS} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -36,7 +36,7 @@ def test_the_cells_run_in_order(path, tmp_path, command_environment):
         pytest.importorskip("matplotlib", reason="plots need matplotlib: bertjax[plots]")
     code = ["".join(cell["source"]) for cell in cells(path) if cell["cell_type"] == "code"]
     script = tmp_path / "notebook.py"
-    script.write_text("\n\n".join([*code, PROMISES[path.stem]]), encoding="utf-8")
+    script.write_text("\n\n".join([*code, EXPECTED[path.stem]]), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
@@ -49,5 +49,5 @@ def test_the_cells_run_in_order(path, tmp_path, command_environment):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_is_stored_without_outputs(path):
+def test_notebooks_are_stored_without_outputs(path):
     assert not any(cell.get("outputs") for cell in cells(path))

@@ -88,7 +88,7 @@ class Slurm:
                 words, env=self.environment, stdout=log, stderr=log, cwd=self.folder
             )
 
-    def say(self, *words: str, **options) -> str:
+    def call(self, *words: str, **options) -> str:
         done = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, timeout=60, **options
         )
@@ -96,7 +96,7 @@ class Slurm:
         return done.stdout
 
     def state(self, job: str) -> str:
-        return self.say(
+        return self.call(
             "squeue", "--noheader", "--states=all", "--jobs", job, "--format=%T"
         ).strip()
 
@@ -158,7 +158,7 @@ def test_a_preempted_job_saves_is_requeued_and_resumes(slurm, launcher, tmp_path
     changes += ["tokenizer.vocab_size=1024", "model.vocab_size=1024", "log_every=5"]
     command = ["pretrain", "--config", str(root / "configs/bert.py:tiny"), "--workdir", workdir]
     command += [f"--config.{change}" for change in changes]
-    output = slurm.say(
+    output = slurm.call(
         launcher, "--name", "tiny", "--time", "00:30:00", "--", *command, cwd=tmp_path
     )
     job = output.split()[-1]
@@ -171,7 +171,7 @@ def test_a_preempted_job_saves_is_requeued_and_resumes(slurm, launcher, tmp_path
         return [line["step"] for line in lines if "loss" in line]
 
     wait_for(lambda: len(steps()) > 1, "the first steps")
-    slurm.say("scancel", "--signal=TERM", job)
+    slurm.call("scancel", "--signal=TERM", job)
     wait_for(lambda: slurm.state(job) == "PENDING", "the job in the queue again")
     log = (tmp_path / f"tiny-{job}.out").read_text()
     assert "SIGTERM: finishing this step and saving" in log
@@ -179,11 +179,11 @@ def test_a_preempted_job_saves_is_requeued_and_resumes(slurm, launcher, tmp_path
     (saved,) = (int(path.name) for path in (workdir / "checkpoints").iterdir())
     before = [step for step in steps() if step <= saved]
     # Slurm has it wait for two minutes; a node requires a moment to forget that it lost the job.
-    slurm.say("scontrol", "update", f"JobId={job}", "StartTime=now+10")
+    slurm.call("scontrol", "update", f"JobId={job}", "StartTime=now+10")
     wait_for(lambda: len(steps()) > len(before) + 1, "further steps")
-    slurm.say("scancel", "--signal=TERM", job)
+    slurm.call("scancel", "--signal=TERM", job)
     wait_for(lambda: slurm.state(job) == "PENDING", "the job in the queue a second time")
-    slurm.say("scancel", job)
+    slurm.call("scancel", job)
     found = steps()
     assert found == [*range(5, found[-1] + 1, 5)]
     assert found[-1] > saved

@@ -87,7 +87,7 @@ OWN = f"3.{sys.version_info.minor}"
 
 @pytest.fixture(scope="module")
 def created(tmp_path_factory, root) -> tuple[pathlib.Path, str]:
-    """A checkout with an environment created by `tools/run`, and what that printed.
+    """A checkout with an environment created by `tools/run`, and the output of that call.
 
     The only Python is one that CI does not test.
     """

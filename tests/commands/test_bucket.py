@@ -37,28 +37,28 @@ def test_a_run_in_a_bucket_resumes_on_other_machines_after_a_kill(
     text = "".join(f"The number {n} comes before {n + 1}.\nNot {n + 7}.\n\n" for n in range(400))
     bucket.put("bucket", "text/numbers.txt", text.encode())
 
-    def typed(run, *words, machine="one"):
+    def run_command(run, *words, machine="one"):
         env = bucket.environment | {"BERTJAX_CACHE": str(tmp_path / machine)}
         return run(*words, env=env)
 
-    def learn(run, workdir, *more, before=(), **options):
+    def pretrain(run, workdir, *more, before=(), **options):
         changes = ["data.corpus=gs://bucket/corpus", *CHANGES, *more]
         words = [*before, "pretrain", "--config", "configs/bert.py:tiny", "--workdir", workdir]
-        return typed(run, *words, *(f"--config.{change}" for change in changes), **options)
+        return run_command(run, *words, *(f"--config.{change}" for change in changes), **options)
 
     def checkpoints():
         return {name.split("/")[3] for name in bucket.names("bucket") if "/checkpoints/" in name}
 
     vocabulary = tmp_path / "vocabulary"
     words = ["tokenizer", "train", "--input", "gs://bucket/text/*", "--vocab_size", "200"]
-    assert typed(run_bertjax, *words, "--output", vocabulary).returncode == 0
+    assert run_command(run_bertjax, *words, "--output", vocabulary).returncode == 0
     words = ["prepare", "--input", "gs://bucket/text/*", "--tokenizer", vocabulary]
     words += ["--validation_fraction", "0.1", "--output", "gs://bucket/corpus"]
-    done = typed(run_bertjax, *words)
+    done = run_command(run_bertjax, *words)
     assert done.returncode == 0, done.stderr
     assert "corpus: gs://bucket/corpus" in done.stdout
 
-    process = learn(start_bertjax, "gs://bucket/runs/it")
+    process = pretrain(start_bertjax, "gs://bucket/runs/it")
     end = time.monotonic() + 240
     while "runs/it/checkpoints/8/integrity.json" not in bucket.names("bucket"):
         assert process.poll() is None, process.communicate()[1]
@@ -70,19 +70,19 @@ def test_a_run_in_a_bucket_resumes_on_other_machines_after_a_kill(
     bucket.failures = 2
 
     together = ["launch", "local", "--processes", "2", "--devices", "1", "--"]
-    done = learn(run_bertjax, "gs://bucket/runs/it", before=together, machine="two")
+    done = pretrain(run_bertjax, "gs://bucket/runs/it", before=together, machine="two")
     assert done.returncode == 0, done.stderr
     assert "resuming from step" in done.stderr
     assert checkpoints() == {"8", "12"}
     summary = json.loads(bucket.objects["bucket", "runs/it/summary.json"][0])
 
-    whole = learn(run_bertjax, str(tmp_path / "on_disk"), machine="two")
+    whole = pretrain(run_bertjax, str(tmp_path / "on_disk"), machine="two")
     assert whole.returncode == 0, whole.stderr
     alone = json.loads((tmp_path / "on_disk" / "summary.json").read_text())
     assert summary["mlm_loss"] == pytest.approx(alone["mlm_loss"], rel=1e-5)
 
     bucket.refused.add("bucket")
-    done = learn(run_bertjax, "gs://bucket/runs/it", machine="two")
+    done = pretrain(run_bertjax, "gs://bucket/runs/it", machine="two")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if "error" in line]
     assert "access to gs://bucket/" in line

@@ -39,17 +39,17 @@ def run(tmp_path_factory):
     import safetensors.numpy as library
 
     folder = tmp_path_factory.mktemp("decoders")
-    theirs, random = folder / "theirs", np.random.default_rng(0)
-    theirs.mkdir()
+    hf_folder, random = folder / "hf_model", np.random.default_rng(0)
+    hf_folder.mkdir()
     arrays = {name: random.normal(0, 0.5, shape).astype("f") for name, shape in shapes().items()}
-    library.save_file(arrays, theirs / "model.safetensors", {"format": "pt"})
-    (theirs / "config.json").write_text(json.dumps(CONFIG))
-    (theirs / "vocab.txt").write_text("\n".join([*WORDS, ""]))
-    importing.write(importing.read(theirs), folder / "run")
+    library.save_file(arrays, hf_folder / "model.safetensors", {"format": "pt"})
+    (hf_folder / "config.json").write_text(json.dumps(CONFIG))
+    (hf_folder / "vocab.txt").write_text("\n".join([*WORDS, ""]))
+    importing.write(importing.read(hf_folder), folder / "run")
     return folder / "run"
 
 
-def typed(*words) -> tuple[int, str, str]:
+def run_cli(*words) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = cli.main([str(word) for word in words])
@@ -59,15 +59,15 @@ def typed(*words) -> tuple[int, str, str]:
 def test_prompts_are_continued_in_order(run):
     prompts = ["a b c", "q", "x y"]
     options = ("--max_new_tokens", 5, "--batch_size", 2)
-    status, out, errors = typed("generate", "--model", run, *prompts, *options)
+    status, out, errors = run_cli("generate", "--model", run, *prompts, *options)
     assert status == 0
     texts = out.removesuffix("\n").split("\n\n")
     assert [text.startswith(prompt) for text, prompt in zip(texts, prompts, strict=True)]
     assert "tokens per second" in errors
-    status, out, _ = typed("generate", "--model", run, *prompts, *options, "--json")
+    status, out, _ = run_cli("generate", "--model", run, *prompts, *options, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["prompt"] + row["text"] for row in rows] == texts
-    alone = typed("generate", "--model", run, "x y", *options, "--json")[1]
+    alone = run_cli("generate", "--model", run, "x y", *options, "--json")[1]
     assert json.loads(alone)["text"] == rows[2]["text"]
 
 
@@ -80,7 +80,7 @@ def test_a_prompt_starts_like_the_documents_of_the_run(run, tmp_path):
     for name, before in ((run, []), (own, [WORDS.index("[SEP]")])):
         model = language_model.load(str(name))
         assert generate.encode(model, ["a b"], generate.Settings(4)) == [before + ids]
-    status, out, _ = typed("generate", "--model", own, "a b", "--max_new_tokens", 5)
+    status, out, _ = run_cli("generate", "--model", own, "a b", "--max_new_tokens", 5)
     assert status == 0
     assert out.startswith("a b")
 
@@ -109,7 +109,7 @@ def test_a_prompt_starts_like_the_documents_of_the_run(run, tmp_path):
     ],
 )
 def test_a_user_error_is_one_line(run, words, message):
-    status, out, errors = typed(*[str(run) if word == "RUN" else word for word in words])
+    status, out, errors = run_cli(*[str(run) if word == "RUN" else word for word in words])
     assert status == 2
     assert message in errors
     assert out == ""
@@ -129,7 +129,7 @@ def test_perplexity_and_questions(run, tmp_path):
         8,
         "--json",
     )
-    found = json.loads(typed(*words)[1])
+    found = json.loads(run_cli(*words)[1])
     assert found == bertjax.evaluate(
         "perplexity", str(run), [str(tmp_path / "text.txt")], max_length=8
     )
@@ -152,13 +152,13 @@ def test_perplexity_and_questions(run, tmp_path):
         1,
         "--json",
     )
-    found = json.loads(typed(*words, "--output", tmp_path / "answers.jsonl")[1])
+    found = json.loads(run_cli(*words, "--output", tmp_path / "answers.jsonl")[1])
     assert (found["questions"], found["num_fewshot"]) == (3, 1)
     answers = (tmp_path / "answers.jsonl").read_text().splitlines()
     scores = [json.loads(line)["log_probabilities"] for line in answers]
     assert [len(row) for row in scores] == [2, 2, 3]
     assert np.all(np.concatenate(scores) < 0)
-    right = [np.argmax(row) == asked["answer"] for row, asked in zip(scores, rows, strict=True)]
+    right = [np.argmax(row) == row["answer"] for row, row in zip(scores, rows, strict=True)]
     assert found["accuracy"] == pytest.approx(np.mean(right))
 
     pairs = tmp_path / "pairs.jsonl"
@@ -166,7 +166,7 @@ def test_perplexity_and_questions(run, tmp_path):
     rows += [{"sentence_good": "d", "sentence_bad": "a b c d e", "UID": "longer"}]
     pairs.write_text("\n".join(map(json.dumps, rows)))
     words = ("evaluate", "blimp", "--model", run, "--input", pairs, "--json")
-    found = json.loads(typed(*words, "--output", tmp_path / "pairs_scores.jsonl")[1])
+    found = json.loads(run_cli(*words, "--output", tmp_path / "pairs_scores.jsonl")[1])
     assert found.keys() == {"shorter", "longer", "accuracy", "pairs"}
     lines = (tmp_path / "pairs_scores.jsonl").read_text().splitlines()
     scores = [json.loads(line)["log_probabilities"] for line in lines]

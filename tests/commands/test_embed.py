@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.inference import features
 from bertjax.inference.feature_files import TextReader
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "bert.py"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
@@ -41,8 +41,8 @@ def run(tmp_path_factory):
         name: random.normal(0, 0.3, shape).astype(np.float32)
         for name, shape in importing.parameter_shapes(importing.pretrainer(config)).items()
     }
-    pieces = tokenizer.load(folder / "vocab.txt")
-    importing.write(importing.Import(config, pieces, params, ()), folder / "run")
+    tokenizer = tokenizers.load(folder / "vocab.txt")
+    importing.write(importing.Import(config, tokenizer, params, ()), folder / "run")
     (folder / "texts.txt").write_text("\n".join([*TEXTS, ""]))
     return folder / "run"
 

@@ -10,7 +10,7 @@ from bertjax.commands import evaluate
 from bertjax.tasks import official
 
 
-def typed(*words) -> tuple[int, str, str]:
+def run_cli(*words) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = cli.main([str(word) for word in words])
@@ -20,17 +20,17 @@ def typed(*words) -> tuple[int, str, str]:
 def test_one_json_object_is_printed(tmp_path):
     path = tmp_path / "predicted.txt"
     path.write_text("Ann B-PER B-PER\nran O O\n")
-    status, out, errors = typed("evaluate", "predictions", "conll2003", "--predictions", path)
+    status, out, errors = run_cli("evaluate", "predictions", "conll2003", "--predictions", path)
     assert (status, errors) == (0, "")
     assert json.loads(out)["f1"] == 1.0
-    status, again, _ = typed(
+    status, again, _ = run_cli(
         "evaluate", "predictions", "conll2003", "--references", path, "--predictions", path
     )
     assert (status, again) == (0, out)
 
 
 def test_a_user_error_is_one_line(tmp_path):
-    status, out, errors = typed("evaluate", "predictions", "rase", "--predictions", tmp_path)
+    status, out, errors = run_cli("evaluate", "predictions", "rase", "--predictions", tmp_path)
     assert (status, out) == (2, "")
     expected = "unknown task 'rase': did you mean 'race'?"
     assert errors == f"bertjax evaluate predictions: error: {expected}\n"

@@ -18,7 +18,7 @@ from bertjax.huggingface import importing
 from bertjax.huggingface.model import read_arrays, write_arrays
 from bertjax.pretrainer import Pretrainer
 from bertjax.profiling import dummy
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import restore
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.trees import num_parameters
@@ -35,11 +35,11 @@ def pretrained(save_pretrained, tmp_path_factory) -> pathlib.Path:
 
 
 def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
-    vocabulary = save_pretrained(folder.with_name(f"{folder.name}_theirs")) / "vocab.txt"
-    pieces = tokenizer.load(vocabulary)
-    pieces.save(str(folder / "tokenizer"))
+    vocabulary = save_pretrained(folder.with_name(f"{folder.name}_hf_model")) / "vocab.txt"
+    tokenizer = tokenizers.load(vocabulary)
+    tokenizer.save(str(folder / "tokenizer"))
     sizes = {
-        "vocab_size": pieces.vocab_size,
+        "vocab_size": tokenizer.vocab_size,
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "intermediate_size": 32,
@@ -53,7 +53,7 @@ def make_run(save_pretrained, folder, objectives, **model) -> pathlib.Path:
     config = configs.load_config("configs/bert.py:tiny", overrides)
     with config.unlocked():
         config.model.update(model)
-    heads = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
+    heads = build.objectives(config.objectives, build.tokenizer_fields(config, tokenizer))
     pretrainer = Pretrainer(build.encoder(config.model), heads)
     rows = dummy.random_batch(config, build.Phase(1, 8, 8))
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
@@ -96,7 +96,7 @@ def export_run(source, target, *options) -> dict:
 
 
 def test_a_run_becomes_a_hugging_face_folder(run_bertjax, pretrained, tmp_path):
-    target = tmp_path / "theirs"
+    target = tmp_path / "hf_model"
     output = run_bertjax("export", "--model", pretrained, "--output", target)
     assert output.returncode == 0, output.stderr
     assert output.stderr == ""
@@ -111,7 +111,7 @@ def test_a_run_becomes_a_hugging_face_folder(run_bertjax, pretrained, tmp_path):
     assert "pipeline_tag: fill-mask" in card
     assert '"initializer_range": 0.3' in card
     assert "BertForPreTraining.from_pretrained" in card
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["hf_model"]
 
 
 def test_checkpoints_are_selected_by_step_or_rank(pretrained, tmp_path):
@@ -142,7 +142,7 @@ def test_the_average_of_the_weights_is_loaded_and_exported(pretrained, tmp_path)
 
 
 def test_import_then_export_is_byte_identical(save_pretrained, run_bertjax, tmp_path):
-    source = save_pretrained(tmp_path / "theirs")
+    source = save_pretrained(tmp_path / "hf_model")
     importing.write(importing.read(source), tmp_path / "run")
     output = run_bertjax("export", "--model", tmp_path / "run", "--output", tmp_path / "back")
     assert output.returncode == 0, output.stderr
@@ -151,7 +151,7 @@ def test_import_then_export_is_byte_identical(save_pretrained, run_bertjax, tmp_
 
 
 def test_half_precision_is_kept(save_pretrained, tmp_path):
-    source = save_pretrained(tmp_path / "theirs")
+    source = save_pretrained(tmp_path / "hf_model")
     half = {name: array.astype(np.float16) for name, array in read_arrays(source).items()}
     write_arrays(source, half)
     importing.write(importing.read(source), tmp_path / "run")
@@ -162,9 +162,9 @@ def test_half_precision_is_kept(save_pretrained, tmp_path):
 
 def test_an_untrained_pooler_is_not_exported(save_pretrained, tmp_path):
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",))
-    config = export_run(run, tmp_path / "theirs")
+    config = export_run(run, tmp_path / "hf_model")
     assert config["architectures"] == ["BertForMaskedLM"]
-    names = read_arrays(tmp_path / "theirs")
+    names = read_arrays(tmp_path / "hf_model")
     assert not [name for name in names if "pooler" in name]
     assert "cls.predictions.bias" in names
 
@@ -178,9 +178,9 @@ def test_an_untrained_pooler_is_not_exported(save_pretrained, tmp_path):
 )
 def test_hyperparameters_determine_the_architecture(save_pretrained, tmp_path, model, model_type):
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **model)
-    config = export_run(run, tmp_path / "theirs")
+    config = export_run(run, tmp_path / "hf_model")
     assert config["model_type"] == model_type
-    prefixes = {name.partition(".")[0] for name in read_arrays(tmp_path / "theirs")}
+    prefixes = {name.partition(".")[0] for name in read_arrays(tmp_path / "hf_model")}
     assert model_type in prefixes
 
 
@@ -188,25 +188,25 @@ def test_positions_that_conflict_with_the_padding_id(save_pretrained, tmp_path):
     fields = {"type_vocab_size": 1, "position_offset": 2}
     run = make_run(save_pretrained, tmp_path / "run", ("mlm",), **fields)
     with pytest.raises(UserError, match="position_offset=2 makes pad_token_id=1 in transformers"):
-        export_run(run, tmp_path / "theirs")
-    assert not (tmp_path / "theirs").exists()
+        export_run(run, tmp_path / "hf_model")
+    assert not (tmp_path / "hf_model").exists()
 
 
 def test_a_fine_tuned_run_is_a_classifier(finetuned, tmp_path):
-    config = export_run(finetuned, tmp_path / "theirs")
+    config = export_run(finetuned, tmp_path / "hf_model")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "0", "1": "1"}  # as the server spells them
     assert (config["finetuning_task"], config["classifier_dropout"]) == ("cola", 0.1)
-    card = (tmp_path / "theirs" / "README.md").read_text()
+    card = (tmp_path / "hf_model" / "README.md").read_text()
     results = json.loads((finetuned / "results.json").read_text())
     score = results["over_seeds"]["dev/matthews"]["median"]
     assert f"| cola | dev/matthews | {score:.4f} |" in card
     assert f"step 30, sha256 {results['init']['encoder']}" in card
     again = export_run(finetuned / "seed_0", tmp_path / "seed")
     assert again == config
-    importing.write(importing.read(tmp_path / "theirs"), tmp_path / "run")
+    importing.write(importing.read(tmp_path / "hf_model"), tmp_path / "run")
     export_run(tmp_path / "run", tmp_path / "back")
-    first, second = (tmp_path / name / "model.safetensors" for name in ("theirs", "back"))
+    first, second = (tmp_path / name / "model.safetensors" for name in ("hf_model", "back"))
     assert first.read_bytes() == second.read_bytes()
 
 
@@ -216,9 +216,9 @@ def test_transformers_predicts_the_scored_predictions(finetuned, tmp_path):
     transformers = pytest.importorskip(
         "transformers", reason="needs transformers, of the group test-all"
     )
-    export_run(finetuned, tmp_path / "theirs")
-    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "theirs")
+    export_run(finetuned, tmp_path / "hf_model")
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf_model")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf_model")
     with torch.no_grad():
         inputs = opened(SENTENCES, padding=True, return_tensors="pt")
         found = model.eval()(**inputs).logits.argmax(-1).tolist()
@@ -232,16 +232,16 @@ def test_a_run_without_checkpoints_is_refused(finetuned, tmp_path):
     workdir.mkdir()
     (workdir / "results.json").write_text(json.dumps(results))
     with pytest.raises(UserError, match=r"cannot be loaded .*--config.keep_checkpoints=true"):
-        export_run(workdir, tmp_path / "theirs")
+        export_run(workdir, tmp_path / "hf_model")
     with pytest.raises(UserError, match="leave out @best"):
-        export_run(f"{workdir}@best", tmp_path / "theirs")
+        export_run(f"{workdir}@best", tmp_path / "hf_model")
     with pytest.raises(UserError, match="has no finished seed 7"):
-        export_run(workdir / "seed_7", tmp_path / "theirs")
+        export_run(workdir / "seed_7", tmp_path / "hf_model")
 
 
 def test_scores_of_fine_tuning_runs_are_in_the_card(pretrained, finetuned, tmp_path):
-    export_run(pretrained, tmp_path / "theirs", "--scores", finetuned)
-    card = (tmp_path / "theirs" / "README.md").read_text()
+    export_run(pretrained, tmp_path / "hf_model", "--scores", finetuned)
+    card = (tmp_path / "hf_model" / "README.md").read_text()
     assert "| fine-tuned on | metric | median | lowest | highest | seeds |" in card
     assert "| cola | dev/matthews |" in card
     with pytest.raises(UserError, match="initialised from the encoder with sha256"):
@@ -262,15 +262,15 @@ def test_heads_that_transformers_does_not_have_are_left_out(pretrained, tmp_path
     with Checkpoints(run) as checkpoints:
         params = made | {"sbo": {"dense": {"bias": np.zeros(3, np.float32)}}}
         checkpoints.save({"params": jax.tree.map(jax.numpy.asarray, params)}, step=1)
-    export_run(run, tmp_path / "theirs")
+    export_run(run, tmp_path / "hf_model")
     assert "left out (no class of transformers has it): sbo" in capsys.readouterr().err
 
 
 def test_a_run_with_random_parameters_is_refused(run_bertjax, pretrained, tmp_path):
-    words = ["--model", f"random:{pretrained}", "--output", tmp_path / "theirs"]
+    words = ["--model", f"random:{pretrained}", "--output", tmp_path / "hf_model"]
     output = run_bertjax("export", *words)
     assert output.returncode == 2
     assert output.stderr.startswith("bertjax export: error: ")
     assert "has untrained weights: specify the folder of a trained run" in output.stderr
     assert output.stderr.count("\n") == 1
-    assert not (tmp_path / "theirs").exists()
+    assert not (tmp_path / "hf_model").exists()

@@ -20,7 +20,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
 @pytest.fixture(scope="module")
 def run(save_pretrained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fill")
-    importing.write(importing.read(save_pretrained(folder / "theirs")), folder / "run")
+    importing.write(importing.read(save_pretrained(folder / "hf_model")), folder / "run")
     return folder / "run"
 
 
@@ -63,7 +63,7 @@ def test_the_precision_of_the_run_can_be_changed(run):
     assert 0 < abs(exact[0][0][0][1] - narrow[0][0][0][1]) < 0.1
 
 
-class Hidden:
+class StubPretrainer:
     """A stub of a pretrainer: one token per row is masked and predicted with probability 1."""
 
     def __init__(self, places):
@@ -78,7 +78,7 @@ def test_predictions_have_up_to_twelve_tokens_of_context_on_either_side(filler):
     letters, first, places = LETTERS[:20], WORDS.index("a"), [1, 6, 12, 13, 20]
     ids = np.array([[2, *range(first, first + 20), 3, 0]] * len(places), np.int32)
     batch = {"input_ids": ids, "attention_mask": ids > 0, "example_id": np.arange(len(places))}
-    found = fill_mask.predict_masked(Hidden(places), {}, batch, filler.tokenizer, seed=0)
+    found = fill_mask.predict_masked(StubPretrainer(places), {}, batch, filler.tokenizer, seed=0)
     for place, guess in zip(places, found, strict=True):
         letter = place - 1  # [CLS] comes before all of them
         assert guess.before == " ".join(letters[max(letter - 12, 0) : letter])
@@ -87,25 +87,25 @@ def test_predictions_have_up_to_twelve_tokens_of_context_on_either_side(filler):
         assert guess.truth == letters[letter]
 
 
-def typed(capsys, *words):
+def run_cli(capsys, *words):
     status = cli.main(["fill-mask", *map(str, words)])
     return status, *capsys.readouterr()
 
 
 def test_texts_are_arguments_or_lines_of_a_file(run, capsys, monkeypatch, tmp_path):
     texts = ["a [MASK] c", "[MASK] b"]
-    status, plain, _ = typed(capsys, "--model", run, "--top_k", 2, *texts)
+    status, plain, _ = run_cli(capsys, "--model", run, "--top_k", 2, *texts)
     assert status == 0
     assert [line for line in plain.splitlines() if not line.startswith(" ")] == texts
     stream = io.TextIOWrapper(io.BytesIO("\n".join([texts[0], "", texts[1]]).encode()))
     monkeypatch.setattr(sys, "stdin", stream)
-    status, lines, _ = typed(capsys, "--model", run, "--top_k", 2, "--json", "--batch_size", 1)
+    status, lines, _ = run_cli(capsys, "--model", run, "--top_k", 2, "--json", "--batch_size", 1)
     rows = [json.loads(line) for line in lines.splitlines()]
     assert [row["text"] for row in rows] == texts
     shown = [line.split() for line in plain.splitlines() if line.startswith(" ")]
     assert [token for row in rows for token, _ in row["places"][0]] == [line[-1] for line in shown]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
-    _, of_file, _ = typed(capsys, "--model", run, "--top_k", 2, "--input", tmp_path / "texts.txt")
+    _, of_file, _ = run_cli(capsys, "--model", run, "--top_k", 2, "--input", tmp_path / "texts.txt")
     assert of_file == plain
 
 
@@ -123,7 +123,7 @@ def test_texts_are_arguments_or_lines_of_a_file(run, capsys, monkeypatch, tmp_pa
     ],
 )
 def test_a_user_error_is_one_line(run, capsys, words, message):
-    status, out, errors = typed(capsys, "--model", run, *words)
+    status, out, errors = run_cli(capsys, "--model", run, *words)
     assert (status, out) == (2, "")
     assert message in errors
     assert errors.count("\n") == 1

@@ -23,7 +23,7 @@ from bertjax.runs import finetune as runs_finetune
 from bertjax.runs import finetune_job
 from bertjax.runs import results as runs_results
 from bertjax.runtime.interrupt import Interrupt
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import origin, restore
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.trees import fingerprint
@@ -62,20 +62,20 @@ def data(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory) -> pathlib.Path:
-    return beginning("bert.py:tiny", tmp_path_factory.mktemp("runs") / "pretrained")
+    return save_random_run("bert.py:tiny", tmp_path_factory.mktemp("runs") / "pretrained")
 
 
-def beginning(recipe: str, run: pathlib.Path) -> pathlib.Path:
+def save_random_run(recipe: str, run: pathlib.Path) -> pathlib.Path:
     """The workdir of a pretraining run with one checkpoint of random weights."""
-    pieces = tokenizer.train([text for text, _ in ROWS] * 4, kind="wordpiece", vocab_size=90)
-    pieces.save(str(run / "tokenizer"))
+    tokenizer = tokenizers.train([text for text, _ in ROWS] * 4, kind="wordpiece", vocab_size=90)
+    tokenizer.save(str(run / "tokenizer"))
     config = configs.load_config(
         f"configs/{recipe}",
         [(f"model.{name}", str(value)) for name, value in SMALL.items()]
-        + [("model.vocab_size", str(pieces.vocab_size)), ("data.phases", "()"), ("seed", "11")],
+        + [("model.vocab_size", str(tokenizer.vocab_size)), ("data.phases", "()"), ("seed", "11")],
     )
     rows = dummy.random_batch(config, build.Phase(1, 8, 8))
-    objectives = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
+    objectives = build.objectives(config.objectives, build.tokenizer_fields(config, tokenizer))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
     (run / "config.json").write_text(configs.to_json(config))
@@ -108,7 +108,7 @@ def job_of(data, init, workdir, **overrides) -> finetune_job.Job:
 
 
 @pytest.fixture(scope="module")
-def finished(run_bertjax, data, pretrained, tmp_path_factory):
+def two_seeds(run_bertjax, data, pretrained, tmp_path_factory):
     """The output of the command with two seeds: (workdir, standard output)."""
     workdir = tmp_path_factory.mktemp("runs") / "sst2"
     words = arguments(data, pretrained, workdir, keep_checkpoints="true")
@@ -117,16 +117,16 @@ def finished(run_bertjax, data, pretrained, tmp_path_factory):
     return workdir, output
 
 
-def test_the_config_of_a_run_is_a_recipe(finished, data, pretrained, tmp_path):
-    recipe = configs.load_config(str(finished[0] / "config.json"))
+def test_the_config_of_a_run_is_a_recipe(two_seeds, data, pretrained, tmp_path):
+    recipe = configs.load_config(str(two_seeds[0] / "config.json"))
     job = finetune_job.prepare(
         recipe, init=str(pretrained), data=str(data), workdir=str(tmp_path / "again")
     )
     assert configs.differences(recipe, job.config) == []
 
 
-def test_scores_improve_and_are_printed(finished):
-    workdir, output = finished
+def test_scores_improve_and_are_printed(two_seeds):
+    workdir, output = two_seeds
     results = json.loads((workdir / "results.json").read_text())
     assert results["status"] == "complete"
     assert [result["seed"] for result in results["each_seed"]] == [0, 1]
@@ -144,8 +144,8 @@ def test_scores_improve_and_are_printed(finished):
     assert "\x1b" not in output.stderr + output.stdout
 
 
-def test_the_initial_checkpoint_is_logged(finished, pretrained):
-    workdir, _ = finished
+def test_the_initial_checkpoint_is_logged(two_seeds, pretrained):
+    workdir, _ = two_seeds
     results = json.loads((workdir / "results.json").read_text())
     assert results["init"]["name"] == str(pretrained)
     assert results["init"]["step"] == 7
@@ -154,8 +154,8 @@ def test_the_initial_checkpoint_is_logged(finished, pretrained):
     assert json.loads((workdir / "summary.json").read_text())["init"]["encoder"] == encoder
 
 
-def test_prediction_files_have_the_scored_predictions(finished):
-    workdir, _ = finished
+def test_prediction_files_have_the_scored_predictions(two_seeds):
+    workdir, _ = two_seeds
     results = json.loads((workdir / "results.json").read_text())
     for result in results["each_seed"]:
         path = workdir / f"seed_{result['seed']}" / "predictions" / "dev" / "SST-2.tsv"
@@ -170,13 +170,13 @@ def test_prediction_files_have_the_scored_predictions(finished):
     assert [line.split("\t")[0] for line in test] == ["index", "0", "10", "20", "30", "40"]
 
 
-def test_predict_with_a_seed_that_kept_its_checkpoints(finished, tmp_path, capsys):
+def test_predict_with_a_seed_that_kept_its_checkpoints(two_seeds, tmp_path, capsys):
     """JSON and text input give the predictions of the dev set in training."""
     lines = [text for text, _ in ROWS[::3]]
     lines[0] = json.dumps({"sentence": lines[0]})
     (tmp_path / "asked.txt").write_text("\n".join([*lines, ""]))
-    offered = shlex.split(finished[1].stderr.splitlines()[-1])
-    run = finished[0] / "seed_0"
+    offered = shlex.split(two_seeds[1].stderr.splitlines()[-1])
+    run = two_seeds[0] / "seed_0"
     assert offered == ["next", "bertjax", "predict", "--model", str(run), "--input", "TEXTS"]
     words = [*offered[2:-1], str(tmp_path / "asked.txt")]
     assert cli.main([*words, "--batch_size", "4"]) == 0
@@ -199,10 +199,10 @@ def test_predict_with_a_seed_that_kept_its_checkpoints(finished, tmp_path, capsy
     ],
 )
 def test_predict_refuses_invalid_lines_and_runs_in_one_line(
-    finished, pretrained, init, line, message, tmp_path, capsys
+    two_seeds, pretrained, init, line, message, tmp_path, capsys
 ):
     (tmp_path / "asked.txt").write_text(f"{line}\n")
-    run = pretrained if init == "pretrained" else finished[0] / init
+    run = pretrained if init == "pretrained" else two_seeds[0] / init
     words = ["predict", "--model", str(run), "--input", str(tmp_path / "asked.txt")]
     assert cli.main(words) == 2
     output = capsys.readouterr()
@@ -210,8 +210,8 @@ def test_predict_refuses_invalid_lines_and_runs_in_one_line(
     assert (output.out, output.err.count("\n")) == ("", 1)
 
 
-def test_a_finished_run_is_not_repeated(finished, data, pretrained, capsys):
-    workdir, output = finished
+def test_a_finished_run_is_not_repeated(two_seeds, data, pretrained, capsys):
+    workdir, output = two_seeds
     before = (workdir / "results.json").read_text()
     finetune.main([*arguments(data, pretrained, workdir), "--seeds", "2"])
     captured = capsys.readouterr()
@@ -222,11 +222,11 @@ def test_a_finished_run_is_not_repeated(finished, data, pretrained, capsys):
     assert json.loads(after)["each_seed"] == json.loads(before)["each_seed"]
 
 
-def test_seeds_differ_from_the_first_step(finished):
+def test_seeds_differ_from_the_first_step(two_seeds):
     losses = [
         [
             record["loss"]
-            for record in read_metrics(finished[0] / f"seed_{seed}")
+            for record in read_metrics(two_seeds[0] / f"seed_{seed}")
             if "loss" in record
         ]
         for seed in (0, 1)
@@ -272,7 +272,7 @@ def test_interrupted_seeds_equal_uninterrupted_ones(data, pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_and_more_seeds_can_be_added(
-    command_environment, root, data, pretrained, finished, tmp_path
+    command_environment, root, data, pretrained, two_seeds, tmp_path
 ):
     words = arguments(data, pretrained, tmp_path)
     command = [sys.executable, "-m", "bertjax", "finetune", *words, "--seeds"]
@@ -291,18 +291,18 @@ def test_a_killed_run_resumes_and_more_seeds_can_be_added(
     assert again.stderr.count(b"step 40/40  loss") == 2
     assert again.stderr.count(b"step  4/40  loss") == 1
     results = json.loads((tmp_path / "results.json").read_text())["each_seed"]
-    whole = json.loads((finished[0] / "results.json").read_text())["each_seed"]
+    whole = json.loads((two_seeds[0] / "results.json").read_text())["each_seed"]
     assert [result["seed"] for result in results] == [0, 1, 2]
     assert results[:2] == whole
 
 
 def test_the_encoder_is_initialised_from_the_pretrained_one(data, pretrained, tmp_path):
-    def begun(init):
+    def init_params(init):
         job = job_of(data, init, tmp_path)
         state = finetune_job.init_state(job, job.trainer(0))
         return jax.tree.map(np.asarray, state.params)
 
-    taken, fresh = begun(pretrained), begun(f"random:{pretrained}")
+    taken, fresh = init_params(pretrained), init_params(f"random:{pretrained}")
     expected = origin.resolve(str(pretrained)).description()["encoder"]
     assert fingerprint(taken["encoder"]) == expected
     assert fingerprint(fresh["encoder"]) != expected
@@ -311,7 +311,7 @@ def test_the_encoder_is_initialised_from_the_pretrained_one(data, pretrained, tm
 
 @pytest.mark.slow
 def test_only_the_discriminator_of_an_electra_is_fine_tuned(data, tmp_path):
-    run = beginning("electra.py:tiny", tmp_path / "electra")
+    run = save_random_run("electra.py:tiny", tmp_path / "electra")
     checkpoint = run / "checkpoints" / "7"
     assert set(restore.load_numpy(checkpoint, "params")) == {"encoder", "generator", "rtd"}
     job = job_of(data, run, tmp_path / "never")
@@ -339,8 +339,8 @@ def test_mismatches_are_one_line(data, pretrained, tmp_path, overrides, message,
     assert "\n" not in str(caught.value)
 
 
-def test_a_workdir_of_another_config_or_encoder_is_refused(data, pretrained, finished):
-    workdir, _ = finished
+def test_a_workdir_of_another_config_or_encoder_is_refused(data, pretrained, two_seeds):
+    workdir, _ = two_seeds
     words = arguments(data, pretrained, workdir, **{"optimizer.learning_rate": 3e-2})
     with pytest.raises(UserError, match=r"another config \(optimizer.learning_rate: 0.02 in the f"):
         finetune.main(words)
@@ -353,7 +353,7 @@ def test_no_seeds_are_refused(data, pretrained, tmp_path):
         finetune.main([*arguments(data, pretrained, tmp_path), "--seeds", "0"])
 
 
-def changed(run: pathlib.Path, folder: pathlib.Path, change) -> pathlib.Path:
+def copy_with_config(run: pathlib.Path, folder: pathlib.Path, change) -> pathlib.Path:
     """A copy of a run with a changed config."""
     folder.mkdir()
     content = json.loads((run / "config.json").read_text())
@@ -368,7 +368,7 @@ def test_an_encoder_of_another_model_is_refused_with_a_table(data, pretrained, t
     def narrower(config):
         config["model"]["intermediate_size"] = 24
 
-    run = changed(pretrained, tmp_path / "other", narrower)
+    run = copy_with_config(pretrained, tmp_path / "other", narrower)
     with pytest.raises(UserError, match=r"arrays of the encoder do not match") as caught:
         job_of(data, run, tmp_path / "w")
     rows = str(caught.value).splitlines()[1:]
@@ -381,8 +381,8 @@ def test_a_tokenizer_of_another_size_or_none_is_refused(data, pretrained, tmp_pa
         config["model"]["vocab_size"] += 1
 
     with pytest.raises(UserError, match=r"the tokenizer's \d+ tokens"):
-        job_of(data, changed(pretrained, tmp_path / "other", bigger), tmp_path / "w")
-    run = changed(pretrained, tmp_path / "without", lambda config: None)
+        job_of(data, copy_with_config(pretrained, tmp_path / "other", bigger), tmp_path / "w")
+    run = copy_with_config(pretrained, tmp_path / "without", lambda config: None)
     (run / "tokenizer").unlink()
     with pytest.raises(UserError, match=r"the tokenizer of .*without is neither in"):
         job_of(data, run, tmp_path / "w")

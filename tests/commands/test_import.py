@@ -34,7 +34,7 @@ def import_model(source, target, *options):
 
 
 def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
-    source = save_pretrained(tmp_path / "theirs")
+    source = save_pretrained(tmp_path / "hf_model")
     captured = run_bertjax("import", "--model", source, "--workdir", tmp_path / "run")
     assert captured.returncode == 0, captured.stderr
     assert captured.stderr == ""
@@ -46,20 +46,20 @@ def test_a_folder_becomes_a_run(run_bertjax, save_pretrained, tmp_path):
     assert printed.returncode == 0, printed.stderr
     run = json.loads(printed.stdout)
     assert (run["status"], run["latest_checkpoint"]) == ("complete", 0)
-    assert run["config"]["imported"]["name"] == "theirs"
+    assert run["config"]["imported"]["name"] == "hf_model"
     assert json.loads(run_bertjax("inspect", f"{tmp_path / 'run'}@0", "--json").stdout)["step"] == 0
 
     origin = checkpoint_origin.resolve(str(tmp_path / "run"))
     words = restore.load_numpy(origin.checkpoint, "params/encoder/word_embeddings")["embedding"]
-    theirs = read_arrays(source)["bert.embeddings.word_embeddings.weight"]
-    np.testing.assert_array_equal(words, theirs)
+    hf_words = read_arrays(source)["bert.embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(words, hf_words)
 
 
 @pytest.mark.parametrize("special", [True, False])
 def test_special_tokens_that_are_not_recognised_in_texts_are_named(
     save_pretrained, tmp_path, special
 ):
-    source = save_pretrained(tmp_path / "theirs")
+    source = save_pretrained(tmp_path / "hf_model")
     pieces = {
         piece: number for number, piece in enumerate((source / "vocab.txt").read_text().split())
     }
@@ -76,7 +76,7 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
     words = "ab cd ef gh ij"
     trained = tokenizer.train([words] * 9, kind="unigram", vocab_size=19)
     trained.save(str(tmp_path / "pieces"))
-    source = save_pretrained(tmp_path / "theirs", vocab_size=trained.vocab_size)
+    source = save_pretrained(tmp_path / "hf_model", vocab_size=trained.vocab_size)
     released = model.read(source)
     (warning,) = import_warnings.find_warnings(released, "", trained)
     assert "SentencePiece model without a tokenizer.json" in warning
@@ -84,7 +84,9 @@ def test_a_bare_sentencepiece_model_is_named(save_pretrained, tmp_path):
 
 def test_mismatched_arrays_are_listed_in_a_table(run_bertjax, save_pretrained, tmp_path):
     changed = {"bert.pooler.dense.bias": np.zeros(5, np.float32), "adapter": np.ones(3)}
-    source = save_pretrained(tmp_path / "theirs", changed, ("bert.encoder.layer.1.output.dense.b",))
+    source = save_pretrained(
+        tmp_path / "hf_model", changed, ("bert.encoder.layer.1.output.dense.b",)
+    )
     captured = run_bertjax("import", "--model", source, "--workdir", tmp_path / "run")
     assert captured.returncode == 2
     assert captured.stdout == ""
@@ -95,7 +97,7 @@ def test_mismatched_arrays_are_listed_in_a_table(run_bertjax, save_pretrained, t
         ["wrong", "shape"],
         ["unexpected", "adapter"],
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["hf_model"]
 
 
 @pytest.mark.parametrize(
@@ -110,14 +112,14 @@ def test_mismatched_arrays_are_listed_in_a_table(run_bertjax, save_pretrained, t
     ],
 )
 def test_a_config_that_does_not_match_is_refused(save_pretrained, tmp_path, change, printed):
-    source = save_pretrained(tmp_path / "theirs", **change)
+    source = save_pretrained(tmp_path / "hf_model", **change)
     with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_separate_tokenizer_must_match_the_model(save_pretrained, tmp_path):
-    source = save_pretrained(tmp_path / "theirs")
+    source = save_pretrained(tmp_path / "hf_model")
     (source / "vocab.txt").rename(tmp_path / "vocab.txt")
     with pytest.raises(UserError, match="is not a tokenizer folder"):
         import_model(source, tmp_path / "run")
@@ -132,7 +134,7 @@ def test_a_separate_tokenizer_must_match_the_model(save_pretrained, tmp_path):
 
 
 def test_an_existing_folder_is_not_overwritten(save_pretrained, tmp_path):
-    source = save_pretrained(tmp_path / "theirs")
+    source = save_pretrained(tmp_path / "hf_model")
     before = sorted(path.name for path in source.iterdir())
     with pytest.raises(UserError, match="exists and is not empty: specify a new folder"):
         import_model(source, source)
@@ -140,7 +142,7 @@ def test_an_existing_folder_is_not_overwritten(save_pretrained, tmp_path):
 
 
 def test_a_classifier_needs_its_task(save_pretrained, tmp_path, capsys):
-    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS)
+    source = save_pretrained(tmp_path / "hf_model", CLASSIFIER, HEADS)
     with pytest.raises(UserError, match="does not name the task: specify it, as in --task rte"):
         import_model(source, tmp_path / "run")
     with pytest.raises(UserError, match=r"outputs of the classifier: got 2, expected 3 for mnli"):
@@ -161,15 +163,15 @@ def test_a_classifier_needs_its_task(save_pretrained, tmp_path, capsys):
     assert "task" not in json.loads((tmp_path / "encoder" / "config.json").read_text())
 
 
-def theirs_for(end, **config):
+def hf_config(end, **config):
     return {"architectures": [f"BertFor{end}"], **config}
 
 
 def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
     """The pooler, which this head does not use, is left out."""
     tags = {"0": "O", "1": "B-PER"}
-    config = theirs_for("TokenClassification", id2label=tags)
-    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **config)
+    config = hf_config("TokenClassification", id2label=tags)
+    source = save_pretrained(tmp_path / "hf_model", CLASSIFIER, HEADS, **config)
     import_model(source, tmp_path / "run")
     captured = capsys.readouterr()
     assert captured.err == "left out: encoder/pooler\n"
@@ -201,7 +203,7 @@ def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
 def test_heads_with_missing_or_contradictory_information_are_refused(
     save_pretrained, tmp_path, end, config, task, printed
 ):
-    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, HEADS, **theirs_for(end, **config))
+    source = save_pretrained(tmp_path / "hf_model", CLASSIFIER, HEADS, **hf_config(end, **config))
     with pytest.raises(UserError, match=printed):
         import_model(source, tmp_path / "run", "--task", task)
     assert not (tmp_path / "run").exists()
@@ -210,8 +212,8 @@ def test_heads_with_missing_or_contradictory_information_are_refused(
 def test_predict_with_an_imported_question_answering_model(save_pretrained, run_bertjax, tmp_path):
     head = {name.replace("classifier", "qa_outputs"): a for name, a in CLASSIFIER.items()}
     head["bert.embeddings.position_embeddings.weight"] = np.ones((512, 16), np.float32)
-    config = theirs_for("QuestionAnswering", max_position_embeddings=512)
-    source = save_pretrained(tmp_path / "theirs", head, HEADS, **config)
+    config = hf_config("QuestionAnswering", max_position_embeddings=512)
+    source = save_pretrained(tmp_path / "hf_model", head, HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "squad1")
     captured = run_bertjax("predict", "--model", tmp_path / "run", input="q\ta b c\n")
     assert captured.returncode == 0, captured.stderr
@@ -223,7 +225,7 @@ def test_predict_with_an_imported_question_answering_model(save_pretrained, run_
 
 def test_other_heads_than_the_classifier_are_left_out(save_pretrained, tmp_path, capsys):
     config = {"finetuning_task": "rte", **id2label("entailment", "not_entailment")}
-    source = save_pretrained(tmp_path / "theirs", CLASSIFIER, **config)
+    source = save_pretrained(tmp_path / "hf_model", CLASSIFIER, **config)
     import_model(source, tmp_path / "run")
     assert "left out: mlm, sentence_pair" in capsys.readouterr().err
 
@@ -231,8 +233,8 @@ def test_other_heads_than_the_classifier_are_left_out(save_pretrained, tmp_path,
 def test_fine_tuning_from_a_hugging_face_folder_is_refused_with_the_import_command(
     save_pretrained, tmp_path
 ):
-    source = save_pretrained(tmp_path / "theirs")
-    with pytest.raises(UserError, match=r"`bertjax import --model \S+theirs --workdir RUN`"):
+    source = save_pretrained(tmp_path / "hf_model")
+    with pytest.raises(UserError, match=r"`bertjax import --model \S+hf_model --workdir RUN`"):
         checkpoint_origin.resolve(str(source))
 
 

@@ -45,7 +45,7 @@ def named(*names, **more):
     return {"architectures": ["BertForSequenceClassification"], "id2label": table, **more}
 
 
-def ask(run, *texts):
+def predict_texts(run, *texts):
     predictor = predict.load(str(run), precision="float32")
     return predictor.predict([("line 1", "\t".join(texts))], 8)[0]
 
@@ -75,7 +75,7 @@ def test_predict_prints_the_class_of_the_model(save_pretrained, tmp_path):
     config = named("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
     source = save_pretrained(tmp_path / "hf", arrays, HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "mnli")
-    found = ask(tmp_path / "run", "a b", "c d")
+    found = predict_texts(tmp_path / "run", "a b", "c d")
     assert found["label"] == "CONTRADICTION"
     expected = {"CONTRADICTION": 0.6, "NEUTRAL": 0.3, "ENTAILMENT": 0.1}
     assert found["probabilities"] == pytest.approx(expected, abs=1e-6)
@@ -91,10 +91,10 @@ def test_transformers_prints_the_same_names_and_probabilities(save_pretrained, t
     config = named("neutral", "Contradiction", "ENTAILMENT")
     source = save_pretrained(tmp_path / "hf", classifier([0, 0, 0], kernel), HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "mnli")
-    asked = transformers.pipeline("text-classification", str(source), device="cpu", top_k=None)
+    pipeline = transformers.pipeline("text-classification", str(source), device="cpu", top_k=None)
     for texts in (("a b", "c d e"), ("q", "z"), ("x y z", "a")):
-        expected = asked({"text": texts[0], "text_pair": texts[1]})
-        found = ask(tmp_path / "run", *texts)
+        expected = pipeline({"text": texts[0], "text_pair": texts[1]})
+        found = predict_texts(tmp_path / "run", *texts)
         assert found["label"] == max(expected, key=lambda each: each["score"])["label"]
         scores = {each["label"]: each["score"] for each in expected}
         assert found["probabilities"] == pytest.approx(scores, abs=1e-5)
@@ -256,7 +256,9 @@ def test_question_answering_models_are_imported_as_squad1_by_default(
         ({"data": "graphs"}, "data: got graphs, expected none, since the run's recipe has no"),
     ],
 )
-def test_predict_refuses_what_the_run_does_not_have(save_pretrained, tmp_path, options, message):
+def test_predict_refuses_options_that_contradict_the_run(
+    save_pretrained, tmp_path, options, message
+):
     config = named("entailment", "not_entailment")
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
     import_model(source, tmp_path / "run", "--task", "rte")

@@ -141,7 +141,7 @@ def test_a_damaged_checkpoint_is_not_described(workdir):
         inspect.main([str(workdir / "checkpoints" / "30")])
 
 
-def test_other_folders_are_refused_with_what_is_expected(tmp_path):
+def test_other_folders_are_refused_with_the_expected_kinds(tmp_path):
     (tmp_path / "file").write_text("")
     for path, came in [
         (tmp_path / "nothing", "is missing"),

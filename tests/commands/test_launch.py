@@ -66,7 +66,7 @@ def words(corpus, workdir, **changes):
     return ["pretrain", "--config", "configs/quickstart.py", "--workdir", workdir, *overrides]
 
 
-def launched(processes, devices, *rest):
+def launch_words(processes, devices, *rest):
     return ["launch", "local", "--processes", processes, "--devices", devices, "--", *rest]
 
 
@@ -77,7 +77,7 @@ def losses(workdir):
 
 
 @pytest.fixture(scope="module")
-def alone(corpus, tmp_path_factory, run_bertjax):
+def one_process(corpus, tmp_path_factory, run_bertjax):
     """One process with eight devices."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
     done = run_bertjax(*words(corpus, workdir), devices=8)
@@ -105,52 +105,54 @@ if "BERTJAX_PROCESS" in os.environ:
 
 
 @pytest.fixture(scope="module")
-def two(corpus, tmp_path_factory, run_bertjax):
+def two_processes(corpus, tmp_path_factory, run_bertjax):
     """The workdir of two processes with four devices each."""
     workdir = tmp_path_factory.mktemp("two") / "run"
-    done = run_bertjax(*launched(2, 4, *words(corpus, workdir)))
+    done = run_bertjax(*launch_words(2, 4, *words(corpus, workdir)))
     assert done.returncode == 0, done.stderr
     return workdir
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_same_model_as_one(alone, two):
-    assert losses(two) == pytest.approx(alone, rel=1e-5)
+def test_two_processes_train_the_same_model_as_one(one_process, two_processes):
+    assert losses(two_processes) == pytest.approx(one_process, rel=1e-5)
 
 
-def resume(two, workdir, corpus, run_bertjax, processes, **options):
+def resume(two_processes, workdir, corpus, run_bertjax, processes, **options):
     """Resumes a copy of the run from step 4, with one device for each process."""
-    shutil.copytree(two, workdir)
+    shutil.copytree(two_processes, workdir)
     for later in (8, STEPS):
         shutil.rmtree(workdir / "checkpoints" / str(later))
     (workdir / "summary.json").unlink()
     (workdir / "metrics.jsonl").unlink()
-    done = run_bertjax(*launched(processes, 1, *words(corpus, workdir)), **options)
+    done = run_bertjax(*launch_words(processes, 1, *words(corpus, workdir)), **options)
     assert done.returncode == 0, done.stderr
     assert "resuming from step 4" in done.stderr
 
 
-def after_step_4(alone):
-    return pytest.approx({step: loss for step, loss in alone.items() if step > 4}, rel=1e-5)
+def later_losses(one_process):
+    return pytest.approx({step: loss for step, loss in one_process.items() if step > 4}, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_one_process_resumes_with_the_same_data(alone, two, corpus, tmp_path, run_bertjax):
-    resume(two, tmp_path / "run", corpus, run_bertjax, 1)
-    assert losses(tmp_path / "run") == after_step_4(alone)
+def test_one_process_resumes_with_the_same_data(
+    one_process, two_processes, corpus, tmp_path, run_bertjax
+):
+    resume(two_processes, tmp_path / "run", corpus, run_bertjax, 1)
+    assert losses(tmp_path / "run") == later_losses(one_process)
 
 
 @pytest.mark.slow
 def test_more_processes_resume_and_each_reads_its_part_of_the_data(
-    alone, two, corpus, tmp_path, run_bertjax, root
+    one_process, two_processes, corpus, tmp_path, run_bertjax, root
 ):
     """A fourth of each batch, no example twice."""
     (tmp_path / "recorded").mkdir()
     (tmp_path / "sitecustomize.py").write_text(RECORDS_EXAMPLES)
     path = os.pathsep.join([str(tmp_path), str(root)])
     env = {"PYTHONPATH": path, "RECORDED": str(tmp_path / "recorded")}
-    resume(two, tmp_path / "run", corpus, run_bertjax, 4, env=env)
-    assert losses(tmp_path / "run") == after_step_4(alone)
+    resume(two_processes, tmp_path / "run", corpus, run_bertjax, 4, env=env)
+    assert losses(tmp_path / "run") == later_losses(one_process)
     parts = []
     for number in range(4):
         lines = (tmp_path / "recorded" / str(number)).read_text().splitlines()
@@ -181,7 +183,7 @@ def running(corpus, tmp_path, start_bertjax):
     workdir = tmp_path / "run"
     longer = words(corpus, workdir, num_train_steps=100_000)
     mark = dict([MARK.decode().split("=")])
-    with start_bertjax(*launched(2, 4, *longer), env=mark) as process:
+    with start_bertjax(*launch_words(2, 4, *longer), env=mark) as process:
         try:
             while not checkpoint_folder.steps(workdir / "checkpoints"):
                 assert process.poll() is None, process.communicate()[1]
@@ -193,12 +195,12 @@ def running(corpus, tmp_path, start_bertjax):
 
 @pytest.mark.slow
 def test_a_job_with_a_killed_process_ends_and_resumes_bit_for_bit(
-    two, corpus, tmp_path, start_bertjax, run_bertjax
+    two_processes, corpus, tmp_path, start_bertjax, run_bertjax
 ):
     workdir = tmp_path / "run"
     slowly = words(corpus, workdir, eval_every=1)
     mark = dict([MARK.decode().split("=")])
-    with start_bertjax(*launched(2, 4, *slowly), env=mark) as process:
+    with start_bertjax(*launch_words(2, 4, *slowly), env=mark) as process:
         while not checkpoint_folder.steps(workdir / "checkpoints"):
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.05)
@@ -207,10 +209,10 @@ def test_a_job_with_a_killed_process_ends_and_resumes_bit_for_bit(
     assert process.returncode == 128 + signal.SIGKILL
     assert "bertjax launch: process 1 ended with SIGKILL" in errors
     assert not (workdir / "summary.json").exists()
-    done = run_bertjax(*launched(2, 4, *words(corpus, workdir)))
+    done = run_bertjax(*launch_words(2, 4, *words(corpus, workdir)))
     assert done.returncode == 0, done.stderr
     assert "resuming from step" in done.stderr
-    assert losses(workdir) == losses(two)
+    assert losses(workdir) == losses(two_processes)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.profiling import dummy
 from bertjax.runs import finetune_job
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import origin, trees
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
@@ -32,12 +32,12 @@ TINY = {
 RECIPES = ("bert.py:tiny", "gpt2.py:tiny", "reversal.py", "vit.py:tiny")
 
 
-def write_run(config, pieces, params, folder: pathlib.Path) -> None:
+def write_run(config, tokenizer, params, folder: pathlib.Path) -> None:
     random = np.random.default_rng(0)
     arrays = {
         name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in params.items()
     }
-    importing.write(importing.Import(config, pieces, arrays, ()), folder)
+    importing.write(importing.Import(config, tokenizer, arrays, ()), folder)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def home(tmp_path_factory) -> pathlib.Path:
     """A run of each kind, a tokenizer, a corpus, data of two tasks, and an unrelated folder."""
     home = tmp_path_factory.mktemp("home")
     (home / "vocab.txt").write_text("\n".join([*PIECES, ""]))
-    pieces = tokenizer.load(home / "vocab.txt")
-    pieces.save(str(home / "tokenizer"))
+    tokenizer = tokenizers.load(home / "vocab.txt")
+    tokenizer.save(str(home / "tokenizer"))
     for recipe in RECIPES:
         name = recipe.partition(".")[0]
         fields = {} if name == "vit" else TINY
@@ -56,12 +56,12 @@ def home(tmp_path_factory) -> pathlib.Path:
         shapes = {
             name: leaf.shape for name, leaf in trees.flatten_names(trainer.shapes.params).items()
         }
-        write_run(config, pieces, shapes, home / name)
+        write_run(config, tokenizer, shapes, home / name)
     shutil.rmtree(home / "vit" / "tokenizer")  # it reads images
     recipe = configs.load_config(f"{CONFIGS}/glue.py:mrpc,tiny")
     config = finetune_job.with_origin(recipe, origin.resolve(str(home / "bert")))
-    shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
-    write_run(config, pieces, shapes, home / "mrpc")
+    shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
+    write_run(config, tokenizer, shapes, home / "mrpc")
     (home / "mrpc" / "seed_0").mkdir()
     (home / "mrpc" / "checkpoints").rename(home / "mrpc" / "seed_0" / "checkpoints")
     (home / "text.txt").write_text("a b c.\n\nd e f.\n")
@@ -79,7 +79,7 @@ def home(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture
-def typed(home, tmp_path, monkeypatch):
+def run_cli(home, tmp_path, monkeypatch):
     """Run a command with HOME and OUT replaced; return status, output and errors."""
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -113,17 +113,17 @@ FINE_TUNES = ("--init", "HOME/bert", "--data", "HOME/glue", "--workdir", "OUT/ru
 
 
 @pytest.mark.parametrize("verb", PRETRAINS)
-def test_a_config_of_a_task_is_not_pretrained(typed, tmp_path, verb):
-    # The overrides are those of a pretraining: they are not what is wrong.
+def test_a_config_of_a_task_is_not_pretrained(run_cli, tmp_path, verb):
+    # The overrides are those of a pretraining, so that only the config is wrong.
     words = ("--config", config_of("glue.py:mrpc"), "--config.data.corpus=HOME/corpus")
-    line = refused(typed(verb, *words, *PRETRAINS[verb]))
+    line = refused(run_cli(verb, *words, *PRETRAINS[verb]))
     assert "got a fine-tuning config (it has a section 'task')" in line
     assert "run this one with bertjax finetune" in line
     assert not list(tmp_path.iterdir())
 
 
-def test_a_config_without_a_task_is_not_fine_tuned(typed, tmp_path):
-    line = refused(typed("finetune", "--config", config_of("bert.py:tiny"), *FINE_TUNES))
+def test_a_config_without_a_task_is_not_fine_tuned(run_cli, tmp_path):
+    line = refused(run_cli("finetune", "--config", config_of("bert.py:tiny"), *FINE_TUNES))
     assert "got a pretraining config (it has no section 'task')" in line
     assert "run this one with bertjax pretrain" in line
     assert not list(tmp_path.iterdir())
@@ -180,9 +180,9 @@ TAKEN = ("inspect", "HOME/suite")
 @pytest.mark.parametrize(
     ("verb", "run"), [(verb, run) for verb in RUNS for run in NO_RUNS if (verb, run) != TAKEN]
 )
-def test_a_folder_that_is_not_a_run_is_one_line(typed, tmp_path, verb, run):
+def test_a_folder_that_is_not_a_run_is_one_line(run_cli, tmp_path, verb, run):
     words = [word.replace("RUN", run) for word in RUNS[verb]]
-    refused(typed(*verb.split(), *words))
+    refused(run_cli(*verb.split(), *words))
     assert not list(tmp_path.iterdir())
 
 
@@ -206,15 +206,15 @@ WRONG = {
 @pytest.mark.parametrize(
     ("verb", "run"), [(verb, run) for verb, runs in WRONG.items() for run in runs]
 )
-def test_a_run_of_another_kind_is_one_line(typed, tmp_path, verb, run):
+def test_a_run_of_another_kind_is_one_line(run_cli, tmp_path, verb, run):
     words = [word.replace("RUN", f"HOME/{run}") for word in RUNS[verb]]
-    refused(typed(*verb.split(), *words))
+    refused(run_cli(*verb.split(), *words))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_teacher_with_another_vocabulary_is_refused_before_anything_is_compiled(typed):
+def test_a_teacher_with_another_vocabulary_is_refused_before_anything_is_compiled(run_cli):
     teacher = "--config.objectives.soft_targets.teacher=HOME/bert"
-    line = refused(typed("bench", "--config", config_of("distilbert.py:tiny"), teacher))
+    line = refused(run_cli("bench", "--config", config_of("distilbert.py:tiny"), teacher))
     assert "has another tokenizer (31 tokens) than this run (4,096)" in line
 
 
@@ -239,9 +239,9 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:24])
 @pytest.mark.parametrize("verb", OUTPUTS)
-def test_a_path_that_cannot_be_written_is_named_with_the_reason(typed, verb, place):
+def test_a_path_that_cannot_be_written_is_named_with_the_reason(run_cli, verb, place):
     words = [word.replace("PLACE", place) for word in OUTPUTS[verb]]
-    line = refused(typed(*verb.split(), *words))
+    line = refused(run_cli(*verb.split(), *words))
     named, reasons = PLACES[place]
     assert named in line
     assert any(reason in line for reason in reasons)
@@ -256,9 +256,9 @@ def test_a_path_that_cannot_be_written_is_named_with_the_reason(typed, verb, pla
     ],
     ids=lambda words: words[0],
 )
-def test_an_empty_name_is_not_standard_input(typed, words):
+def test_an_empty_name_is_not_standard_input(run_cli, words):
     """For instance from an unset shell variable."""
-    refused(typed(*words, "--input", ""))
+    refused(run_cli(*words, "--input", ""))
 
 
 @pytest.mark.parametrize(
@@ -273,13 +273,13 @@ def test_an_empty_name_is_not_standard_input(typed, words):
         ("gpt2", "--input x", "--input: got x, expected none with a TEXT"),
     ],
 )
-def test_flags_of_generate_without_effect_are_refused(typed, run, words, message):
-    assert message in refused(typed("generate", "--model", f"HOME/{run}", *words.split(), "a b"))
+def test_flags_of_generate_without_effect_are_refused(run_cli, run, words, message):
+    assert message in refused(run_cli("generate", "--model", f"HOME/{run}", *words.split(), "a b"))
 
 
-def test_an_encoder_decoder_generates_targets_and_counts_exact_matches(typed):
+def test_an_encoder_decoder_generates_targets_and_counts_exact_matches(run_cli):
     words = ("generate", "--model", "HOME/reversal", "--num_beams", "1", "--json")
-    status, out, errors = typed(*words, "a b", "b c")
+    status, out, errors = run_cli(*words, "a b", "b c")
     assert status == 0
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["source"] for row in rows] == ["a b", "b c"]
@@ -287,4 +287,4 @@ def test_an_encoder_decoder_generates_targets_and_counts_exact_matches(typed):
     pairs = [
         f"{row['source']}\t{text}" for row, text in zip(rows, (rows[0]["text"], "z"), strict=True)
     ]
-    assert "exact match: 1 of 2 targets, 50.0%" in typed(*words, *pairs)[2]
+    assert "exact match: 1 of 2 targets, 50.0%" in run_cli(*words, *pairs)[2]

@@ -66,7 +66,7 @@ def contents(folder):
 
 
 @pytest.mark.slow
-def test_it_resumes_after_kill_sigterm_and_ctrl_c(place, start_bertjax, run_bertjax, tmp_path):
+def test_prepare_resumes_after_kill_sigterm_and_ctrl_c(place, start_bertjax, run_bertjax, tmp_path):
     out, whole = tmp_path / "corpus", tmp_path / "whole"
     assert run_bertjax(*arguments(place, whole)).returncode == 0
     for number, status in (
@@ -172,16 +172,16 @@ def test_help_has_examples(run_bertjax):
 
 
 def test_a_terminal_shows_a_progress_bar(place, start_bertjax, tmp_path):
-    ours, theirs = os.openpty()
+    master, terminal = os.openpty()
     with start_bertjax(
-        *arguments(place, tmp_path / "corpus"), stderr=theirs, env={"TERM": "xterm"}
+        *arguments(place, tmp_path / "corpus"), stderr=terminal, env={"TERM": "xterm"}
     ) as process:
-        os.close(theirs)
+        os.close(terminal)
         seen = b""
         with contextlib.suppress(OSError):  # on Linux, the other end is closed
-            while chunk := os.read(ours, 4096):
+            while chunk := os.read(master, 4096):
                 seen += chunk
-        os.close(ours)
+        os.close(master)
         printed, _ = process.communicate()
     assert process.returncode == 0
     assert b"documents," in seen

@@ -91,7 +91,7 @@ def losses(workdir):
 
 @pytest.fixture(scope="module")
 def uninterrupted_process(corpus, tmp_path_factory, run_bertjax):
-    """A run's folder, and what its process printed: with the names of all imported modules."""
+    """A run's folder, and the output of its process, with the names of all imported modules."""
     workdir = tmp_path_factory.mktemp("uninterrupted") / "run"
     done = run_bertjax(*words(corpus, workdir), env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0, done.stderr

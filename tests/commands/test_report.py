@@ -14,7 +14,7 @@ SAVED = pathlib.Path(__file__).parents[1] / "data_fixtures" / "saved_runs"
 
 
 @pytest.fixture
-def typed(capsys):
+def run_cli(capsys):
     def run(*words):
         status = cli.main(["report", *map(str, words)])
         return status, *capsys.readouterr()
@@ -28,9 +28,9 @@ def read(path):
     return json.loads(data)
 
 
-def test_a_pretraining_and_a_fine_tuning(typed, tmp_path):
+def test_a_pretraining_and_a_fine_tuning(run_cli, tmp_path):
     output = tmp_path / "new" / "report.html"
-    status, out, errors = typed(SAVED / "run", SAVED / "finetuned", "--output", output)
+    status, out, errors = run_cli(SAVED / "run", SAVED / "finetuned", "--output", output)
     assert (status, errors) == (0, "")
     assert out == f"{output}: 2 runs: 2 finished\n"
     data = read(output)
@@ -42,24 +42,26 @@ def test_a_pretraining_and_a_fine_tuning(typed, tmp_path):
     assert [row[2]["text"] for row in data["scores"][0]["rows"]] == ["dev/accuracy", "dev/score"]
 
 
-def test_a_run_without_metrics_is_listed_with_a_note(typed, tmp_path):
+def test_a_run_without_metrics_is_listed_with_a_note(run_cli, tmp_path):
     folder = tmp_path / "fresh"
     folder.mkdir()
     shutil.copy(SAVED / "run" / "config.json", folder)
-    status, _, errors = typed(folder, "--output", tmp_path / "report.html")
+    status, _, errors = run_cli(folder, "--output", tmp_path / "report.html")
     assert (status, errors) == (0, f"{folder}: no metrics yet\n")
     assert read(tmp_path / "report.html")["runs"][0]["note"] == "no metrics yet"
 
 
-def test_an_existing_page_is_replaced(typed, tmp_path):
+def test_an_existing_page_is_replaced(run_cli, tmp_path):
     output = tmp_path / "report.html"
     output.write_text("old")
-    assert typed(SAVED / "run", "--output", output)[0] == 0
+    assert run_cli(SAVED / "run", "--output", output)[0] == 0
     assert read(output)["runs"]
 
 
-def test_errors_are_one_line(typed, tmp_path):
-    status, _, errors = typed(SAVED / "run", SAVED / "vocab", "--output", tmp_path / "report.html")
+def test_errors_are_one_line(run_cli, tmp_path):
+    status, _, errors = run_cli(
+        SAVED / "run", SAVED / "vocab", "--output", tmp_path / "report.html"
+    )
     assert status == 2
     assert errors == (
         f"bertjax report: error: no config.json in {SAVED / 'vocab'}: expected the --workdir of a "
@@ -97,7 +99,7 @@ addEventListener("load", () => {
 
 
 @pytest.mark.slow
-def test_the_page_in_a_browser(typed, tmp_path):
+def test_the_page_in_a_browser(run_cli, tmp_path):
     """Curves, keyboard, sorting, legend, axes; nothing is wider than a phone."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
@@ -111,7 +113,7 @@ def test_the_page_in_a_browser(typed, tmp_path):
         config = json.loads((folders[-1] / "config.json").read_text())
         (folders[-1] / "config.json").write_text(json.dumps(config | {"seed": seed, "note": text}))
     output = tmp_path / "report.html"
-    assert typed(*folders, "--output", output)[0] == 0
+    assert run_cli(*folders, "--output", output)[0] == 0
     page = output.read_text(encoding="utf-8")
     output.write_text(page.replace("<title>", f"{CHECK}<title>", 1), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,900"]

@@ -20,8 +20,8 @@ MAX_LENGTH = 12
 @pytest.fixture(scope="module")
 def run(save_pretrained, tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("st")
-    save_pretrained(folder / "theirs")
-    importing.write(importing.read(folder / "theirs"), folder / "run")
+    save_pretrained(folder / "hf_model")
+    importing.write(importing.read(folder / "hf_model"), folder / "run")
     (folder / "texts.txt").write_text("\n".join([*TEXTS, ""]))
     return folder / "run"
 

@@ -10,7 +10,7 @@ import pytest
 from bertjax import cli
 from bertjax import config as configs
 from bertjax.sweeps import features, scheduler
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 NAMES = {"Anna": "B-PER", "Berg": "B-PER", "Oslo": "B-LOC", "Bergen": "B-LOC"}
 VERBS = ("saw", "left", "likes", "found")
@@ -67,10 +67,10 @@ def run_of_two_layers(tmp_path_factory) -> pathlib.Path:
     """Model and tokenizer of a run: enough for random parameters."""
     run = tmp_path_factory.mktemp("runs") / "bert"
     text = [" ".join(words) for words in SENTENCES]
-    pieces = tokenizer.train(text, kind="wordpiece", vocab_size=60, lowercase=False)
-    pieces.save(str(run / "tokenizer"))
+    tokenizer = tokenizers.train(text, kind="wordpiece", vocab_size=60, lowercase=False)
+    tokenizer.save(str(run / "tokenizer"))
     fields = [(f"model.{name}", str(value)) for name, value in SMALL.items()]
-    fields += [("model.vocab_size", str(pieces.vocab_size)), ("data.phases", "()")]
+    fields += [("model.vocab_size", str(tokenizer.vocab_size)), ("data.phases", "()")]
     config = configs.load_config("configs/bert.py:tiny", fields)
     (run / "config.json").write_text(configs.to_json(config))
     return run
@@ -92,10 +92,10 @@ def test_features_become_a_table(run_bertjax, data, run_of_two_layers, tmp_path,
     assert "parameters from untrained weights, the architecture of" in log
     assert log.partition("parameters from")[2].splitlines()[0].endswith(", frozen")
     assert "ner_features/mix/weights" in log
-    asked = tmp_path / "asked.txt"
-    asked.write_text("Berg found Bergen\n")
+    inputs = tmp_path / "asked.txt"
+    inputs.write_text("Berg found Bergen\n")
     seed = tmp_path / "w" / "weighted_sum_all" / "seed_0"
-    assert cli.main(["predict", "--model", str(seed), "--input", str(asked)]) == 0
+    assert cli.main(["predict", "--model", str(seed), "--input", str(inputs)]) == 0
     assert json.loads(capsys.readouterr().out)["tags"] == ["B-PER", "O", "B-LOC"]
 
 

@@ -130,7 +130,7 @@ class Home:
         return status, *self._capsys.readouterr()
 
     @property
-    def begun(self) -> list[str]:
+    def started(self) -> list[str]:
         path = self.folder / "order"
         return path.read_text().split() if path.exists() else []
 
@@ -154,7 +154,7 @@ def test_every_run_has_a_name_a_folder_and_a_row(home):
     home.orders({NAMES[2]: 3.0, NAMES[1]: 5.0})
     status, out, printed = home.sweep()
     assert status == 0, printed
-    assert home.begun == NAMES
+    assert home.started == NAMES
     found = home.results
     assert (found["best"], found["metric"]) == (NAMES[2], "held_out/mlm/loss")
     run = found["runs"][NAMES[2]]
@@ -174,7 +174,7 @@ def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     home.orders({NAMES[1]: "fail"})
     status, out, printed = home.sweep("--parallel", 2)
     assert status == 2
-    assert sorted(home.begun) == sorted(NAMES)
+    assert sorted(home.started) == sorted(NAMES)
     log = home.workdir / NAMES[1] / "run.log"
     assert f"{NAMES[1]} failed: bertjax pretrain: error: no such luck ({log})" in out
     assert printed.splitlines()[-1] == (
@@ -191,10 +191,10 @@ def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     assert "4 runs: 3 done, 1 begun" in home.status(home.workdir)[1]
     home.orders({})
     assert home.sweep()[0] == 0
-    assert home.begun[4:] == [NAMES[1]]
+    assert home.started[4:] == [NAMES[1]]
     assert home.results["runs"][NAMES[1]]["state"] == "done"
     assert home.sweep()[0] == 0
-    assert len(home.begun) == 5
+    assert len(home.started) == 5
 
 
 def test_a_killed_run_is_reported_with_its_signal_and_last_output(home):
@@ -213,7 +213,7 @@ def test_a_signal_to_a_sweep_lets_its_runs_save(home, command_environment, numbe
         **{"env": command_environment, "text": True, **pipes},
     )
     waiting = [home.workdir / name for name in NAMES[1:3]]
-    until(lambda: all((folder / "metrics.jsonl").exists() for folder in waiting))
+    wait_until(lambda: all((folder / "metrics.jsonl").exists() for folder in waiting))
     _, out, _ = home.status(home.workdir)
     assert out.splitlines()[-1] == "4 runs: 1 done, 2 running, 1 waiting"
     process.send_signal(number)
@@ -227,14 +227,14 @@ def test_a_signal_to_a_sweep_lets_its_runs_save(home, command_environment, numbe
     assert states == ["done", "begun", "begun", "waiting"]
     home.orders({})
     assert home.sweep()[0] == 0
-    assert sorted(home.begun) == sorted([*NAMES, *NAMES[1:3]])
+    assert sorted(home.started) == sorted([*NAMES, *NAMES[1:3]])
 
 
-def until(true, seconds: float = 60) -> None:
+def wait_until(condition, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert true()
+    assert condition()
 
 
 def test_a_run_that_survived_its_killed_sweep_is_awaited(home):
@@ -248,7 +248,7 @@ def test_a_run_that_survived_its_killed_sweep_is_awaited(home):
         process.stdout.readline()
         assert home.sweep()[0] == 0
         assert process.poll() is not None, "one at a time, whoever began it"
-    assert home.begun == NAMES
+    assert home.started == NAMES
 
 
 def test_status_needs_only_the_folder_and_writes_nothing(home, tmp_path):
@@ -296,9 +296,9 @@ def test_a_sweep_grows_and_more_steps_extend_its_runs(home):
     home.sweep()
     home.runs(FOUR.replace("(0, 1)", "(0, 1, 2)"))
     assert home.sweep()[0] == 0
-    assert len(home.begun) == 6
+    assert len(home.started) == 6
     assert home.sweep("--config.num_train_steps=11")[0] == 2, "the stand-in never does 11"
-    assert len(home.begun) == 12
+    assert len(home.started) == 12
 
 
 def test_the_folder_of_another_sweep_is_refused(home):
@@ -311,7 +311,7 @@ def test_the_folder_of_another_sweep_is_refused(home):
     captured = one_line(home.sweep("--config.optimizer.warmup_steps=3"))
     assert "sweep.config.optimizer.warmup_steps: 0 in the folder, got 3" in captured
     assert (home.workdir / "config.json").read_bytes() == before
-    assert len(home.begun) == 4
+    assert len(home.started) == 4
 
 
 def one_line(ended: tuple[int, str, str]) -> str:
@@ -375,7 +375,7 @@ def test_a_config_with_a_task_is_fine_tuned(home):
     home.orders({"one": 8.0})
     status, out, printed = home.type("run", *words, "--init", "runs/b", "--seeds", 2)
     assert status == 0, printed
-    assert home.begun == ["one", "learning_rate=0.5"]
+    assert home.started == ["one", "learning_rate=0.5"]
     assert home.results["best"] == "one"
     assert home.results["runs"]["one"]["best"] == 0.8
     _, out, _ = home.type("run", *words, "--init", "runs/b", "--seeds", 3, "--dry_run")

@@ -81,7 +81,7 @@ def test_the_last_line_may_lack_a_newline(tokenize, ending):
     assert ["".join(json.loads(line)["pieces"]) for line in lines] == ["the", "cat"]
 
 
-class Dribble(io.BytesIO):
+class ThreeByteReads(io.BytesIO):
     """A pipe that returns three bytes per read, like a slow writer."""
 
     def read1(self, size=-1):
@@ -94,7 +94,7 @@ def test_a_byte_order_mark_is_removed(tokenize):
 
 def test_lines_across_reads_are_joined(tokenize):
     content = "".join(line + "\n" for line in LINES).encode()
-    assert tokenize(content, reader=Dribble) == tokenize(content)
+    assert tokenize(content, reader=ThreeByteReads) == tokenize(content)
 
 
 @pytest.mark.parametrize("form", ['{{"ids": [{0}, {1}], "more": 1}}', "[{0}, {1}]", " {0} {1} "])
@@ -125,7 +125,7 @@ def test_an_invalid_line_of_ids_is_named_after_the_output_of_earlier_lines(token
 
 
 def test_a_line_that_is_not_utf8_is_named_after_the_output_of_earlier_lines(tokenize):
-    for reader in (io.BytesIO, Dribble):
+    for reader in (io.BytesIO, ThreeByteReads):
         lines, error = tokenize(b"the\ncat\nb\xffd\nsat\n", reader=reader)
         assert len(lines) == 2
         assert error.startswith("standard input, line 3, byte 1: not UTF-8")

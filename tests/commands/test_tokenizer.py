@@ -100,7 +100,7 @@ def test_a_smaller_vocabulary_than_requested_is_reported(tmp_path, capsys):
     assert f"--vocab_size: got 5,000, but this text has only {size}" in (capsys.readouterr().err)
 
 
-def learned_from(tmp_path, capsys, *flags) -> int:
+def count_documents(tmp_path, capsys, *flags) -> int:
     train(
         "--input", tmp_path / "topics.txt", "--vocab_size", 300, *flags, "--output", tmp_path / "v"
     )
@@ -109,15 +109,15 @@ def learned_from(tmp_path, capsys, *flags) -> int:
 
 
 def test_only_the_first_documents(text, tmp_path, capsys):
-    assert learned_from(tmp_path, capsys, "--max_documents", 7) == 7
+    assert count_documents(tmp_path, capsys, "--max_documents", 7) == 7
 
 
 def test_a_sample_has_about_its_share_and_is_reproducible(text, tmp_path, capsys):
-    sampled = learned_from(tmp_path, capsys, "--sample", 0.5)
+    sampled = count_documents(tmp_path, capsys, "--sample", 0.5)
     whole = len(pydoc_data.topics.topics)
     assert 0.3 * whole < sampled < 0.7 * whole
     # Another sample would give another vocabulary, and the folder would be refused.
-    assert learned_from(tmp_path, capsys, "--sample", 0.5) == sampled
+    assert count_documents(tmp_path, capsys, "--sample", 0.5) == sampled
 
 
 def test_an_existing_tokenizer_is_kept(text, tmp_path):

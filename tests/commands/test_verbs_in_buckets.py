@@ -43,7 +43,7 @@ def test_all_folders_can_be_in_a_bucket(
     server, url = bucket
     monkeypatch.chdir(root)
 
-    def typed(*words):
+    def run_cli(*words):
         status = cli.main([str(word) for word in words])
         shown = capsys.readouterr()
         assert status == 0, shown.err
@@ -55,12 +55,12 @@ def test_all_folders_can_be_in_a_bucket(
         server.put("bucket", f"glue/CoLA/{split}.tsv", COLA.encode())
     server.put("bucket", "texts.txt", b"a b c\nx y\n")
 
-    typed("import", "--model", f"{url}/released", "--workdir", f"{url}/run")
-    assert json.loads(typed("inspect", "--json", f"{url}/run"))["latest_checkpoint"] == 0
-    assert json.loads(typed("inspect", "--json", f"{url}/run@0"))["step"] == 0
+    run_cli("import", "--model", f"{url}/released", "--workdir", f"{url}/run")
+    assert json.loads(run_cli("inspect", "--json", f"{url}/run"))["latest_checkpoint"] == 0
+    assert json.loads(run_cli("inspect", "--json", f"{url}/run@0"))["step"] == 0
 
     words = ["embed", "--model", f"{url}/run", "--input", f"{url}/texts.txt"]
-    typed(*words, "--output", f"{url}/features/them.npz")
+    run_cli(*words, "--output", f"{url}/features/them.npz")
     (tmp_path / "them.npz").write_bytes(server.content("bucket", "features/them.npz"))
     assert np.load(tmp_path / "them.npz")["features"].shape == (5, 1, 16)
 
@@ -77,26 +77,26 @@ def test_all_folders_can_be_in_a_bucket(
     suite += ["--tasks", "cola", "--seeds", "1", "--recipe", "tiny"]
     suite += ["--config.keep_checkpoints=true", "--config.data.max_seq_length=16"]
     suite.append("--config.data.padded_lengths=(16,)")
-    first = typed(*suite)
+    first = run_cli(*suite)
     shutil.rmtree(tmp_path / "cache")
     before = server.content("bucket", "suite/cola/seed_0/metrics.jsonl")
-    assert typed(*suite) == first
+    assert run_cli(*suite) == first
     assert server.content("bucket", "suite/cola/seed_0/metrics.jsonl") == before
     assert "cola" in server.content("bucket", "suite/table.md").decode()
 
-    typed("report", f"{url}/run", f"{url}/suite", "--output", f"{url}/report.html")
+    run_cli("report", f"{url}/run", f"{url}/suite", "--output", f"{url}/report.html")
     assert "GLUE: " in server.content("bucket", "report.html").decode()
 
-    typed("export", "--model", f"{url}/suite/cola/seed_0", "--output", f"{url}/exported")
+    run_cli("export", "--model", f"{url}/suite/cola/seed_0", "--output", f"{url}/exported")
     assert "exported/model.safetensors" in server.names("bucket")
     words = ["predict", "--model", f"{url}/suite/cola/seed_0", "--input", f"{url}/texts.txt"]
-    assert len(typed(*words).splitlines()) == 2
+    assert len(run_cli(*words).splitlines()) == 2
     words = ["evaluate", "predictions", "cola", "--references", f"{url}/glue/CoLA/dev.tsv"]
     (predicted,) = [
         name
         for name in server.names("bucket")
         if name.startswith("suite/cola/predictions/dev/") and name.endswith(".tsv")
     ]
-    found = json.loads(typed(*words, "--predictions", f"{url}/{predicted}"))
+    found = json.loads(run_cli(*words, "--predictions", f"{url}/{predicted}"))
     assert found["examples"] == 32
     assert exporting.find(f"{url}/suite/cola").seed == 0

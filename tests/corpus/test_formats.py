@@ -167,7 +167,7 @@ def test_a_column_that_is_no_string_is_refused(tmp_path):
 def test_truncated_empty_and_wrongly_named_files_are_one_line(tmp_path, name):
     skip_if_not_installed(name)
     content = FILES[name]()
-    # A table that ends at a line end cannot be told from a complete one; this cut is in quotes.
+    # A table cut at a line end is indistinguishable from a complete one; this cut is in quotes.
     cut = content[: content.index(b"one") + 3] if "csv" in name else content[:-12]
     path = write(tmp_path, name, cut)
     with pytest.raises(UserError, match=r"truncated|malformed") as error:

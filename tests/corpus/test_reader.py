@@ -104,8 +104,8 @@ def test_reading_returns_what_was_written(corpus_path, documents):
 def test_records_are_read_in_any_order_and_repeatedly(corpus_path):
     corpus = open_corpus(corpus_path)
     everything = corpus.read(np.arange(corpus.num_records))
-    asked = np.random.default_rng(0).integers(0, corpus.num_records, 317)
-    assert corpus.read(asked) == [everything[record] for record in asked]
+    numbers = np.random.default_rng(0).integers(0, corpus.num_records, 317)
+    assert corpus.read(numbers) == [everything[record] for record in numbers]
     assert corpus.read(np.array([], np.int64)) == []
     for outside in (-1, corpus.num_records):
         with pytest.raises(IndexError, match="expected 0 to"):
@@ -120,8 +120,8 @@ def test_threads_can_read_concurrently(corpus_path):
     def work(seed):
         random = np.random.default_rng(seed)
         for _ in range(50):
-            asked = random.integers(0, corpus.num_records, 64)
-            if corpus.read(asked) != [everything[record] for record in asked]:
+            numbers = random.integers(0, corpus.num_records, 64)
+            if corpus.read(numbers) != [everything[record] for record in numbers]:
                 wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]

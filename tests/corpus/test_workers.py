@@ -27,17 +27,17 @@ def test_results_are_in_order_though_the_first_takes_longest():
 
 
 def test_blocks_are_read_only_as_needed():
-    asked = []
+    requested = []
 
     def blocks():
         for number in range(1000):
-            asked.append(number)
+            requested.append(number)
             yield number, number
 
     with WorkerPool(functools.partial, (math.factorial,), 2) as pool:
         results = pool.imap(blocks())
         next(results)
-        assert len(asked) <= 7
+        assert len(requested) <= 7
 
 
 def test_no_more_processes_start_than_there_are_blocks():

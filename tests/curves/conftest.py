@@ -1,9 +1,9 @@
 """Runs of twenty steps of shrunk recipes, compared with golden curves in tests/golden/.
 
-From text to tokenizer, corpus, batches, masks, loss, update and held-out measurement: whatever
-changes the numbers of a run changes a curve. Where that is meant, `tools/regolden` rewrites them,
-and the change says why. Types are float32, and the tolerance is that of another processor's or
-another release's order of summation.
+From text to tokenizer, corpus, batches, masks, loss, update and held-out measurement: any change of
+a run's numbers changes a curve. If it is intended, `tools/regolden` rewrites the curves, and the
+commit message gives the reason. Types are float32, and the tolerance is that of another processor's
+or another release's order of summation.
 """
 
 import contextlib
@@ -197,7 +197,7 @@ def shrunk():
 
 @pytest.fixture(scope="session")
 def devices_of(mesh_on_all_devices):
-    """`with devices_of(recipe)`: what is prepared in it runs on the devices of a recipe."""
+    """`with devices_of(recipe)`: runs prepared in this context use the devices of a recipe."""
 
     @contextlib.contextmanager
     def choose(recipe: str):
@@ -239,7 +239,7 @@ def pretrained(pretrain, tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def follows(regolden):
-    """`follows(name, workdir)` compares what is smooth in a run with golden/, or rewrites that."""
+    """`follows(name, workdir)`: compare smooth metrics of a run with golden/, or rewrite those."""
 
     def compare(name: str, workdir: pathlib.Path) -> None:
         curves: dict[str, dict[str, float]] = {}

@@ -59,7 +59,7 @@ CONSTANTS = [
 DEFAULT = {"quickstart.py"}
 """From text to checkpoint; the others with `--all`."""
 DISTILLATION = {
-    # Each with the objective that asks a teacher, which is the run of bert.py:tiny.
+    # Each with the objective that uses a teacher, which is the run of bert.py:tiny.
     "distilbert.py:tiny": "soft_targets",
     "tinybert.py:tiny": "layer_matching",
 }

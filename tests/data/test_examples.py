@@ -224,7 +224,7 @@ def test_lone_sentences_always_get_a_random_partner(memory_corpus):
         assert all(lone)
 
 
-def test_couples_swap_their_second_segments(memory_corpus):
+def test_paired_documents_swap_their_second_segments(memory_corpus):
     # 200 documents of one window each: nothing else can be in an example.
     corpus = memory_corpus([[4] * 8] * 200)
     examples = make(corpus, "segment-pair", "next", short_seq_prob=0.0)

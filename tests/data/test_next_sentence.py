@@ -7,7 +7,7 @@ from bertjax.data.segments import assign_partners, sample_other_documents
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 100, 1003])
-def test_couples_are_mutual_and_split_equally(size):
+def test_pairings_are_mutual_and_split_equally(size):
     everyone = np.arange(size)
     is_random, partner, split = assign_partners(2, everyone, size, seed=1)
     coupled = np.flatnonzero(partner >= 0)
@@ -21,7 +21,7 @@ def test_couples_are_mutual_and_split_equally(size):
     assert is_random.sum() - len(coupled) <= 1
 
 
-def test_couples_differ_between_epochs():
+def test_pairings_differ_between_epochs():
     everyone = np.arange(1000)
     first, second = (assign_partners(epoch, everyone, 1000, 1).partner for epoch in (0, 1))
     assert ((first == second) & (first >= 0)).sum() < 20

@@ -15,8 +15,8 @@ def test_a_permutation_is_a_bijection(size):
 @pytest.mark.parametrize("size", [1, 2, 11, 4097])
 def test_unpermute_is_the_inverse(size):
     numbers = np.arange(size)
-    there = permute(numbers, size, 3, "test", 4)
-    assert np.array_equal(unpermute(there, size, 3, "test", 4), numbers)
+    permuted = permute(numbers, size, 3, "test", 4)
+    assert np.array_equal(unpermute(permuted, size, 3, "test", 4), numbers)
 
 
 def test_an_entry_does_not_depend_on_the_batch():
@@ -28,11 +28,11 @@ def test_an_entry_does_not_depend_on_the_batch():
 def test_sizes_beyond_memory_are_permuted():
     size = 10**15 + 37
     numbers = np.array([0, 1, size // 2, size - 1])
-    there = permute(numbers, size, 3, "test", 4)
-    assert len(set(there.tolist())) == 4
-    assert (there >= 0).all()
-    assert (there < size).all()
-    assert np.array_equal(unpermute(there, size, 3, "test", 4), numbers)
+    permuted = permute(numbers, size, 3, "test", 4)
+    assert len(set(permuted.tolist())) == 4
+    assert (permuted >= 0).all()
+    assert (permuted < size).all()
+    assert np.array_equal(unpermute(permuted, size, 3, "test", 4), numbers)
 
 
 def test_seed_purpose_and_epoch_change_the_permutation():

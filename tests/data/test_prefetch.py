@@ -24,7 +24,7 @@ def test_one_item_is_prefetched_and_no_more():
     items = prefetch_items(made(events))
     assert events == []
     next(items)
-    items.close()  # waits for what was begun
+    items.close()  # waits for the item being prefetched
     assert events == [0, 1]
 
 

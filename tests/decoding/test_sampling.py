@@ -12,21 +12,21 @@ from bertjax.errors import UserError
 SCORES = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]]))
 
 
-def kept(scores):
+def kept_tokens(scores):
     return [np.flatnonzero(np.isfinite(row)).tolist() for row in np.asarray(scores)]
 
 
 def test_top_k_keeps_the_highest():
-    assert kept(search.keep_top_k(SCORES, 2)) == [[0, 1], [2, 3]]
-    assert kept(search.keep_top_k(SCORES, 0)) == [[0, 1, 2, 3]] * 2
-    assert kept(search.keep_top_k(SCORES, 9)) == [[0, 1, 2, 3]] * 2
+    assert kept_tokens(search.keep_top_k(SCORES, 2)) == [[0, 1], [2, 3]]
+    assert kept_tokens(search.keep_top_k(SCORES, 0)) == [[0, 1, 2, 3]] * 2
+    assert kept_tokens(search.keep_top_k(SCORES, 9)) == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize(
     ("share", "expected"), [(0.49, [[0], [2, 3]]), (0.75, [[0, 1], [1, 2, 3]]), (1e-9, [[0], [3]])]
 )
 def test_top_p_keeps_the_smallest_sufficient_set(share, expected):
-    assert kept(search.keep_top_p(SCORES, share)) == expected
+    assert kept_tokens(search.keep_top_p(SCORES, share)) == expected
 
 
 def test_the_repetition_penalty_applies_to_previous_tokens():

@@ -55,7 +55,7 @@ def release(tmp_path):
     """Write a folder like a released ELMo."""
 
     def write(options=OPTIONS, **changed):
-        folder = tmp_path / "theirs"
+        folder = tmp_path / "hf_model"
         folder.mkdir()
         (folder / "small_options.json").write_text(json.dumps(options))
         random = np.random.default_rng(0)

@@ -1,6 +1,6 @@
 """Parity with golden outputs of transformers, where torch is not installed.
 
-Weights are draws in the order of their names; `pytest --regolden` computes the arrays anew.
+Weights are sampled in the order of their names; `pytest --regolden` computes the arrays anew.
 """
 
 import json
@@ -58,7 +58,7 @@ INPUT_IDS = np.array([[2, 7, 5, 11, 3], [4, 12, 6, 1, 1]])
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], bool)
 
 
-def draws(shapes):
+def random_arrays(shapes):
     """Random weights of given shapes, identical on any machine."""
     random = np.random.default_rng(0)
     return {
@@ -71,7 +71,7 @@ def is_scale(name: str) -> bool:
     return "orm.weight" in name or (".ln_" in name and name.endswith("weight"))
 
 
-def computed_by_transformers(name: str) -> dict:
+def compute_with_transformers(name: str) -> dict:
     """The golden arrays of a case."""
     import torch
     import transformers
@@ -79,7 +79,9 @@ def computed_by_transformers(name: str) -> dict:
     family = name.partition("For")[0].removesuffix("LMHeadModel")
     model = getattr(transformers, name)(getattr(transformers, f"{family}Config")(**CASES[name]))
     shapes = {weight: list(value.shape) for weight, value in model.named_parameters()}
-    model.load_state_dict({n: torch.tensor(a) for n, a in draws(shapes).items()}, strict=False)
+    model.load_state_dict(
+        {n: torch.tensor(a) for n, a in random_arrays(shapes).items()}, strict=False
+    )
     model.tie_weights()
     with torch.no_grad():
         inputs = {"input_ids": torch.tensor(INPUT_IDS), "attention_mask": torch.tensor(MASK).long()}
@@ -97,9 +99,9 @@ def computed_by_transformers(name: str) -> dict:
 def test_logits_equal_those_of_transformers(name, regolden):
     path = FOLDER / f"huggingface_{name}.json"
     if regolden:
-        path.write_text(json.dumps(computed_by_transformers(name), indent=1) + "\n")
+        path.write_text(json.dumps(compute_with_transformers(name), indent=1) + "\n")
     golden = json.loads(path.read_text())
-    released = HFModel.of(golden["config"], draws(golden["shapes"]))
+    released = HFModel.of(golden["config"], random_arrays(golden["shapes"]))
     config = importing.run_config(released, name)
     with config.unlocked():
         config.model.precision = "float32"

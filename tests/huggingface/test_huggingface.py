@@ -158,28 +158,30 @@ CONFIGS = {
     | {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
     | {"embedding_size": 6, "position_biased_input": False, "legacy": True},
 }
-OURS = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
-OURS |= {"deberta-v2": "deberta"}
-"""Our model for theirs, where it is not BERT's."""
+MODEL_NAMES = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
+MODEL_NAMES |= {"deberta-v2": "deberta"}
+"""The model of bertjax by Hugging Face model type, where it is not `bert`."""
 
 
-@pytest.mark.parametrize(("model_type", "theirs"), CONFIGS.items(), ids=CONFIGS)
-def test_round_trip_of_a_config(model_type, theirs):
+@pytest.mark.parametrize(("model_type", "hf_config"), CONFIGS.items(), ids=CONFIGS)
+def test_round_trip_of_a_config(model_type, hf_config):
     architecture = architectures.load(model_type)
-    ours = architecture.fields(theirs, ("encoder",))
-    assert ours["name"] == OURS.get(model_type, "bert")
-    assert (ours["hidden_size"], ours["attention_probs_dropout_prob"]) == (8, 0.2)
-    assert ours.get("num_pooler_layers", 0) == 0
-    assert architecture.config(ours, ("mlm", "glue")) == theirs
-    assert architectures.model_type_of({"model": ours}) == model_type
+    fields = architecture.fields(hf_config, ("encoder",))
+    assert fields["name"] == MODEL_NAMES.get(model_type, "bert")
+    assert (fields["hidden_size"], fields["attention_probs_dropout_prob"]) == (8, 0.2)
+    assert fields.get("num_pooler_layers", 0) == 0
+    assert architecture.config(fields, ("mlm", "glue")) == hf_config
+    assert architectures.model_type_of({"model": fields}) == model_type
 
 
 def test_exactly_one_architecture_describes_a_run():
-    for theirs, fields in CONFIGS.items():
-        ours = architectures.load(theirs).fields(fields, ("encoder",))
+    for model_type, hf_config in CONFIGS.items():
+        model = architectures.load(model_type).fields(hf_config, ("encoder",))
         known = architectures.names()
-        describing = [name for name in known if architectures.load(name).describes({"model": ours})]
-        assert describing == [theirs]
+        describing = [
+            name for name in known if architectures.load(name).describes({"model": model})
+        ]
+        assert describing == [model_type]
 
 
 @pytest.mark.parametrize(
@@ -254,16 +256,16 @@ def test_unsupported_fields_of_related_architectures_are_refused(
 
 
 def test_defaults_of_an_albert_config():
-    theirs = {word: value for word, value in CONFIGS["albert"].items() if word != "hidden_act"}
-    ours = architectures.load("albert").fields(theirs, ())
-    assert (ours["hidden_act"], ours["sharing"]) == ("gelu_new", "all")
+    hf_config = {word: value for word, value in CONFIGS["albert"].items() if word != "hidden_act"}
+    fields = architectures.load("albert").fields(hf_config, ())
+    assert (fields["hidden_act"], fields["sharing"]) == ("gelu_new", "all")
 
 
 def test_memory_and_distances_without_a_limit():
     """Released as null and -1, which are 0 in bertjax."""
     architecture = architectures.load("xlnet")
-    ours = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
-    assert (ours["mem_len"], ours["clamp_len"]) == (0, 0)
+    fields = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
+    assert (fields["mem_len"], fields["clamp_len"]) == (0, 0)
     assert architecture.fields(CONFIGS["xlnet"] | {"clamp_len": 9}, ())["clamp_len"] == 9
 
 
@@ -296,16 +298,16 @@ def test_embeddings_are_tied_only_with_a_language_model_head():
 
 
 def test_a_missing_field_is_refused():
-    theirs = {word: value for word, value in FIELDS.items() if word != "hidden_size"}
+    hf_config = {word: value for word, value in FIELDS.items() if word != "hidden_size"}
     with pytest.raises(UserError, match=r"config.json lacks hidden_size"):
-        architectures.load("bert").fields(theirs, ())
+        architectures.load("bert").fields(hf_config, ())
 
 
 def test_defaults_of_an_old_config():
     """The small BERTs of Turc et al. 2019 were released without an epsilon."""
-    theirs = {word: value for word, value in FIELDS.items() if word != "layer_norm_eps"}
-    ours = architectures.load("bert").fields(theirs, ())
-    assert ours["layer_norm_eps"] == 1e-12
+    hf_config = {word: value for word, value in FIELDS.items() if word != "layer_norm_eps"}
+    fields = architectures.load("bert").fields(hf_config, ())
+    assert fields["layer_norm_eps"] == 1e-12
 
 
 @pytest.mark.parametrize(

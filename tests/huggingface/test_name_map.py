@@ -93,7 +93,7 @@ def test_a_linear_layer_whose_heads_have_an_axis_of_their_own():
     np.testing.assert_array_equal(back["a"], param)
 
 
-def test_both_layouts_compute_the_same_products():
+def test_both_layouts_compute_the_same_matmul():
     hf = random_arrays(HF_SHAPES)
     params = to_bertjax(MAPS, hf, SHAPES, {}, "model")
     x = np.random.default_rng(1).normal(size=3).astype(np.float32)

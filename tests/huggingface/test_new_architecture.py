@@ -19,7 +19,7 @@ from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture, exporting, importing
 from bertjax.huggingface.model import read_arrays, write_arrays
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import restore, trees
 from bertjax.train.checkpoint.manager import Checkpoints
 
@@ -207,26 +207,26 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def pieces():
-    return tokenizer.train(TEXT, kind="wordpiece", vocab_size=50)
+def tokenizer():
+    return tokenizers.train(TEXT, kind="wordpiece", vocab_size=50)
 
 
-def write_run(folder, pieces, model=(), objectives=None, task=None):
+def write_run(folder, tokenizer, model=(), objectives=None, task=None):
     """Write a run of the model with random parameters, and return these."""
     config = configs.load_config("configs/bert.py:tiny", [])
     computation = {"precision": "float32", "unroll": 1}
     with config.unlocked():
-        config.model = {"name": "alternating", "vocab_size": pieces.vocab_size} | computation
+        config.model = {"name": "alternating", "vocab_size": tokenizer.vocab_size} | computation
         config.model.update({"num_hidden_layers": 6, **dict(model)})
         config.objectives = objectives or {}
         if task:
             config.task = task
-    shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
+    shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
     random = np.random.default_rng(0)
     params = {n: random.normal(size=s).astype(np.float32) for n, s in sorted(shapes.items())}
     folder.mkdir()
     (folder / "config.json").write_text(configs.to_json(config))
-    pieces.save(str(folder / "tokenizer"))
+    tokenizer.save(str(folder / "tokenizer"))
     with Checkpoints(folder) as checkpoints:
         checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nest(params))}, step=7)
     return params
@@ -259,8 +259,8 @@ HEADS = {
         ("glue", {"task": GLUE}, "ForSequenceClassification", "text-classification"),
     ],
 )
-def test_round_trip_of_a_run(head, sections, end, tag, pieces, tmp_path):
-    params = write_run(tmp_path / "run", pieces, **sections)
+def test_round_trip_of_a_run(head, sections, end, tag, tokenizer, tmp_path):
+    params = write_run(tmp_path / "run", tokenizer, **sections)
     made = export(tmp_path / "run", tmp_path / "hf")
     assert (made.class_name, made.left_out) == (f"Alternating{end}", {})
     arrays = read_arrays(tmp_path / "hf")
@@ -283,8 +283,8 @@ def test_round_trip_of_a_run(head, sections, end, tag, pieces, tmp_path):
         assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "hf" / name).read_bytes()
 
 
-def test_an_imported_model_computes(pieces, tmp_path):
-    params = write_run(tmp_path / "run", pieces, objectives={"mlm": {}})
+def test_an_imported_model_computes(tokenizer, tmp_path):
+    params = write_run(tmp_path / "run", tokenizer, objectives={"mlm": {}})
     export(tmp_path / "run", tmp_path / "hf")
     made = importing.read(tmp_path / "hf")
     batch = {"input_ids": jnp.arange(8).reshape(2, 4), "attention_mask": jnp.ones((2, 4), bool)}
@@ -297,16 +297,16 @@ def test_an_imported_model_computes(pieces, tmp_path):
     np.testing.assert_array_equal(outputs[0].sequence, outputs[1].sequence)
 
 
-def test_an_encoder_without_head_has_no_prefix(pieces, tmp_path):
-    write_run(tmp_path / "run", pieces)
+def test_an_encoder_without_head_has_no_prefix(tokenizer, tmp_path):
+    write_run(tmp_path / "run", tokenizer)
     assert export(tmp_path / "run", tmp_path / "hf").class_name == "AlternatingModel"
     names = {name.removeprefix("model.") for name in LAYERS} | {"tok_embeddings.weight"}
     assert read_arrays(tmp_path / "hf").keys() == names
     assert importing.read(tmp_path / "hf").left_out == ()
 
 
-def test_another_number_of_layers(pieces, tmp_path):
-    params = write_run(tmp_path / "run", pieces, {"num_hidden_layers": 5}, {"mlm": {}})
+def test_another_number_of_layers(tokenizer, tmp_path):
+    params = write_run(tmp_path / "run", tokenizer, {"num_hidden_layers": 5}, {"mlm": {}})
     export(tmp_path / "run", tmp_path / "hf")
     found = importing.read(tmp_path / "hf").params
     assert all(found[name].tobytes() == array.tobytes() for name, array in params.items())
@@ -323,8 +323,8 @@ def test_another_number_of_layers(pieces, tmp_path):
         ("model.layers.0.attn_norm.weight", (6,), "unexpected .* got [6]"),
     ],
 )
-def test_arrays_that_do_not_fit(name, shape, row, pieces, tmp_path):
-    write_run(tmp_path / "run", pieces, objectives={"mlm": {}})
+def test_arrays_that_do_not_fit(name, shape, row, tokenizer, tmp_path):
+    write_run(tmp_path / "run", tokenizer, objectives={"mlm": {}})
     export(tmp_path / "run", tmp_path / "hf")
     arrays = read_arrays(tmp_path / "hf") | {name: np.zeros(shape, np.float32)}
     write_arrays(tmp_path / "hf", arrays)
@@ -335,8 +335,8 @@ def test_arrays_that_do_not_fit(name, shape, row, pieces, tmp_path):
     assert found.split("  ")[1:] == [kind, name, shapes] or found.endswith(f"{name}  {shapes}")
 
 
-def test_an_activation_of_the_head_that_transformers_does_not_have(pieces, tmp_path):
-    write_run(tmp_path / "run", pieces, objectives={"mlm": {"hidden_act": "relu"}})
+def test_an_activation_of_the_head_that_transformers_does_not_have(tokenizer, tmp_path):
+    write_run(tmp_path / "run", tokenizer, objectives={"mlm": {"hidden_act": "relu"}})
     with pytest.raises(UserError, match="got 'relu', expected 'silu', the only one that Altern"):
         export(tmp_path / "run", tmp_path / "hf")
 

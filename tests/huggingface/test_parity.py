@@ -1,7 +1,7 @@
 """Parity with models of transformers to 1e-4, and bit-identical round trips.
 
-Each class of each architecture, with weights that are draws, and again ten times as large; rows
-have one token, as many as fit, or numbers in between, and the other positions are padding.
+Each class of each architecture, with random weights, and again ten times as large; rows have one
+token, the maximum number, or numbers in between, and the other positions are padding.
 """
 
 import json
@@ -14,7 +14,7 @@ import pytest
 from bertjax.huggingface import exporting, importing
 from bertjax.huggingface.model import HFModel
 from bertjax.pretrainer import Pretrainer
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint.trees import nest
 
 torch = pytest.importorskip("torch", reason="parity needs torch, of the dependency group test-all")
@@ -147,10 +147,10 @@ AUTO = {
     "Model": "AutoModel",
 }
 BY_TOKEN = ("sequence", "mlm", "rtd", "permutation_lm", "causal_lm", "ner", "squad")
-"""Outputs that padding has none of."""
+"""Outputs with a value for each token, none for padding."""
 
 
-def is_a_head_more(case: str) -> bool:
+def has_only_another_head(case: str) -> bool:
     """Whether a case differs from another one only in a head, which one run covers."""
     return case.endswith(("MultipleChoice", "TokenClassification", "Answering", "Simple"))
 
@@ -183,13 +183,13 @@ def case(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=[case for case in CASES if not is_a_head_more(case)])
+@pytest.fixture(scope="module", params=[case for case in CASES if not has_only_another_head(case)])
 def pretrained_case(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def theirs(pretrained_case):
+def hf_model(pretrained_case):
     """A model with magnified weights; the round trips below compare models with usual ones."""
     # With deviations of 0.5 the rounding of float32 alone comes to 1.02e-4 on some processors.
     return reference(pretrained_case, 0.4)
@@ -208,14 +208,14 @@ BATCH = rows_of([11, 1, LONGEST, 5], LONGEST)
 ONE_TOKEN = rows_of([1, 1], 1)
 
 
-def outputs_of_theirs(model, batch):
+def hf_outputs(model, batch):
     """All outputs of a model of transformers, by the names of bertjax."""
     name, mask = type(model).__name__, batch["attention_mask"]
     inputs = {"input_ids": batch["input_ids"], "attention_mask": mask}
     if name.startswith("XLNet") or getattr(model.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = batch["segment_ids"]
     if name.startswith("XLNet"):
-        inputs = {word: padded_before(rows, mask) for word, rows in inputs.items()}
+        inputs = {word: pad_left(rows, mask) for word, rows in inputs.items()}
     with torch.no_grad():
         base = getattr(model, model.base_model_prefix, model)
         tensors = {word: torch.tensor(array).long() for word, array in inputs.items()}
@@ -247,12 +247,12 @@ def outputs_of_theirs(model, batch):
     if not name.startswith("XLNet"):
         return found
     return {
-        word: padded_before(value, mask, back=True) if word in BY_TOKEN else value
+        word: pad_left(value, mask, back=True) if word in BY_TOKEN else value
         for word, value in found.items()
     }
 
 
-def padded_before(rows, mask, *, back=False):
+def pad_left(rows, mask, *, back=False):
     """Moves padding from the end of rows to the start, or back."""
     absent = (~mask).sum(axis=1)
     return np.stack(
@@ -260,7 +260,7 @@ def padded_before(rows, mask, *, back=False):
     )
 
 
-def outputs_of_ours(config, params, batch):
+def bertjax_outputs(config, params, batch):
     """All outputs of an imported model, in float32."""
     with config.unlocked():
         config.model.precision = "float32"
@@ -314,14 +314,14 @@ def assert_same_outputs(found, expected, mask):
         )
 
 
-def test_outputs_are_equal(theirs):
-    weights = {name: value.numpy() for name, value in theirs.state_dict().items()}
-    released = HFModel.of(theirs.config.to_dict(), weights)
+def test_outputs_are_equal(hf_model):
+    weights = {name: value.numpy() for name, value in hf_model.state_dict().items()}
+    released = HFModel.of(hf_model.config.to_dict(), weights)
     config = importing.run_config(released, "reference")
     params = importing.parameters(released, config)
     for batch in (BATCH, ONE_TOKEN):
-        expected = outputs_of_theirs(theirs, batch)
-        found = outputs_of_ours(config, params, batch)
+        expected = hf_outputs(hf_model, batch)
+        found = bertjax_outputs(config, params, batch)
         assert_same_outputs(found, expected, batch["attention_mask"])
         assert np.abs(expected["sequence"]).max() > 1
 
@@ -330,18 +330,20 @@ def test_outputs_are_equal(theirs):
 def saved(case, tmp_path_factory):
     """A model saved by transformers, imported and exported again."""
     folder = tmp_path_factory.mktemp("exchange")
-    reference(case, 0.4 if is_a_head_more(case) else 0.05).save_pretrained(folder / "theirs")
-    (folder / "theirs" / "vocab.txt").write_text("\n".join([*WORDS, ""]))
-    importing.write(importing.read(folder / "theirs"), folder / "run")
+    reference(case, 0.4 if has_only_another_head(case) else 0.05).save_pretrained(
+        folder / "hf_model"
+    )
+    (folder / "hf_model" / "vocab.txt").write_text("\n".join([*WORDS, ""]))
+    importing.write(importing.read(folder / "hf_model"), folder / "run")
     exporting.write(exporting.find(str(folder / "run")), folder / "back")
     return folder
 
 
 def test_import_then_export_gives_the_same_files(saved):
-    before, after = (saved / name / "model.safetensors" for name in ("theirs", "back"))
+    before, after = (saved / name / "model.safetensors" for name in ("hf_model", "back"))
     assert after.read_bytes() == before.read_bytes()
     before, after = (
-        json.loads((saved / name / "config.json").read_text()) for name in ("theirs", "back")
+        json.loads((saved / name / "config.json").read_text()) for name in ("hf_model", "back")
     )
     assert {word: after.get(word) for word in before} == before
 
@@ -358,24 +360,24 @@ def test_transformers_loads_exported_models(saved, case):
     auto = next(auto for end, auto in AUTO.items() if class_name.endswith(end))
     model = getattr(transformers, auto).from_pretrained(saved / "back").eval()
     assert type(model).__name__ == class_name
-    made = importing.read(saved / "run" / ".." / "theirs")
-    imported = outputs_of_ours(made.config, made.params, BATCH)
-    assert_same_outputs(imported, outputs_of_theirs(model, BATCH), BATCH["attention_mask"])
+    hf = importing.read(saved / "run" / ".." / "hf_model")
+    imported = bertjax_outputs(hf.config, hf.params, BATCH)
+    assert_same_outputs(imported, hf_outputs(model, BATCH), BATCH["attention_mask"])
 
 
 def test_exported_tokenizers_give_the_same_ids(saved, case):
-    pieces, opened = (
-        tokenizer.load(saved / "run" / "tokenizer"),
+    tokenizer, opened = (
+        tokenizers.load(saved / "run" / "tokenizer"),
         transformers.AutoTokenizer.from_pretrained(saved / "back"),
     )
-    (ids,) = pieces.encode_batch(["a b q z"])
+    (ids,) = tokenizer.encode_batch(["a b q z"])
     found = opened("a b q z")["input_ids"]
     if case.startswith("XLNet"):
-        assert found == [*ids, pieces.sep_id, pieces.cls_id]
+        assert found == [*ids, tokenizer.sep_id, tokenizer.cls_id]
         assert opened.model_max_length > 10**9
     elif "GPT" in case:
         assert found == ids
         assert opened.padding_side == "left"
     else:
-        assert found == [pieces.cls_id, *ids, pieces.sep_id]
+        assert found == [tokenizer.cls_id, *ids, tokenizer.sep_id]
         assert opened.model_max_length == LONGEST

@@ -58,6 +58,6 @@ def test_the_query_stream_is_equal():
     }
     variables = {"params": jax.tree.map(jnp.asarray, nest(params))}
     found = importing.pretrainer(config).apply(variables, batch, method=queries)
-    # What is predicted first sees nothing: theirs lets it see everything alike, ours nothing.
+    # The first predicted token has no visible key: transformers attends uniformly, bertjax not.
     later = order > 0
     np.testing.assert_allclose(np.asarray(found)[later], expected[later], atol=1e-4)

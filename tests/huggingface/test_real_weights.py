@@ -17,7 +17,7 @@ import bertjax
 from bertjax import build
 from bertjax.huggingface import exporting, importing
 from bertjax.huggingface.model import read_arrays
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
 from bertjax.train.checkpoint.trees import num_parameters
@@ -39,11 +39,13 @@ def run(minilm, tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def rows(pieces, sentences):
+def rows(tokenizer, sentences):
     """[CLS] and [SEP] around each sentence, padded to the longest sentence."""
-    texts = [[pieces.cls_id, *ids, pieces.sep_id] for ids in pieces.encode_batch(sentences)]
+    texts = [
+        [tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in tokenizer.encode_batch(sentences)
+    ]
     max_length = max(map(len, texts))
-    input_ids = np.array([ids + [pieces.pad_id] * (max_length - len(ids)) for ids in texts])
+    input_ids = np.array([ids + [tokenizer.pad_id] * (max_length - len(ids)) for ids in texts])
     mask = np.arange(max_length) < np.array([len(ids) for ids in texts])[:, None]
     return input_ids, mask
 
@@ -82,13 +84,13 @@ def test_token_and_sentence_embeddings_are_equal(minilm, run):
     with torch.no_grad():
         expected = model(**inputs).last_hidden_state.numpy()
 
-    input_ids, mask = rows(tokenizer.load(run / "tokenizer"), SENTENCES)
+    input_ids, mask = rows(tokenizers.load(run / "tokenizer"), SENTENCES)
     np.testing.assert_array_equal(input_ids, inputs["input_ids"].numpy())
     found = encode(run, input_ids, mask)
     np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
-    ours, theirs = mean_pooled(found, mask), mean_pooled(expected, mask)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert ours[0] @ ours[1] > 0.3 > ours[0] @ ours[2]
+    bertjax_vectors, hf_vectors = mean_pooled(found, mask), mean_pooled(expected, mask)
+    np.testing.assert_allclose(bertjax_vectors, hf_vectors, atol=1e-5)
+    assert bertjax_vectors[0] @ bertjax_vectors[1] > 0.3 > bertjax_vectors[0] @ bertjax_vectors[2]
 
 
 def test_exported_weights_are_bit_identical(minilm, run, tmp_path):
@@ -124,9 +126,9 @@ def test_retrieval_is_that_of_pytorch(run, shared_data, tmp_path):
     whole = shared_data / "retrieval" / "cranfield"
     documents = gzip.decompress((whole / "corpus.jsonl.gz").read_bytes()).splitlines()[:300]
     (tmp_path / "corpus.jsonl").write_bytes(b"\n".join([*documents, b""]))
-    there = {json.loads(document)["_id"] for document in documents}
+    document_ids = {json.loads(document)["_id"] for document in documents}
     header, *judgements = (whole / "qrels" / "test.tsv").read_text().splitlines()
-    judgements = [line for line in judgements if line.split("\t")[1] in there]
+    judgements = [line for line in judgements if line.split("\t")[1] in document_ids]
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("\n".join([header, *judgements, ""]))
     judged = {line.split("\t")[0] for line in judgements}

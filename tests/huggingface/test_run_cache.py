@@ -11,7 +11,7 @@ from bertjax.runs import finetune_job, initialization
 @pytest.fixture
 def folder(save_pretrained, tmp_path, monkeypatch):
     monkeypatch.setenv(files.CACHE_VARIABLE, str(tmp_path / "cache"))
-    return str(save_pretrained(tmp_path / "theirs"))
+    return str(save_pretrained(tmp_path / "hf_model"))
 
 
 def test_a_folder_is_imported_once(folder, monkeypatch):

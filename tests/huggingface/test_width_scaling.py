@@ -7,7 +7,7 @@ import pytest
 
 from bertjax import config as configs
 from bertjax.huggingface import exporting, importing
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
 
@@ -26,11 +26,11 @@ SHRUNK = {
 
 def write_run(folder, recipe):
     """Writes a run of a config with random weights; returns its config and the weights."""
-    pieces = tokenizer.train(["a text of few words, in which all letters are"], vocab_size=60)
+    tokenizer = tokenizers.train(["a text of few words, in which all letters are"], vocab_size=60)
     config = configs.load_config(f"configs/{recipe}.py:tiny", [])
     with config.unlocked():
-        config.model.update(SHRUNK, vocab_size=pieces.vocab_size)
-    shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
+        config.model.update(SHRUNK, vocab_size=tokenizer.vocab_size)
+    shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
     random = np.random.default_rng(0)
     params = {
         name: (random.normal(size=shape) / 3 + name.endswith("scale")).astype(np.float32)
@@ -38,7 +38,7 @@ def write_run(folder, recipe):
     }
     folder.mkdir()
     (folder / "config.json").write_text(configs.to_json(config))
-    pieces.save(str(folder / "tokenizer"))
+    tokenizer.save(str(folder / "tokenizer"))
     with Checkpoints(folder) as checkpoints:
         checkpoints.save({"params": jax.tree.map(jnp.asarray, trees.nest(params))}, step=7)
     return config, params

@@ -33,7 +33,7 @@ def by_hand(query: str) -> dict[str, float]:
     return scores
 
 
-def test_without_the_package_it_is_named(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[bm25\]'"):
         bm25.search(Collection(DOCUMENTS, {"q": "fox"}, {}, 0))

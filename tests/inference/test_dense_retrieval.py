@@ -40,11 +40,11 @@ class Fixed:
     """Embeds texts that are numbers: x as (cos x, sin x), in groups of three."""
 
     def __init__(self):
-        self.asked = []
+        self.calls = []
 
     def embed(self, texts, *, total, first=0):
         texts = list(texts)
-        self.asked.append((len(texts), total, first))
+        self.calls.append((len(texts), total, first))
         angles = np.array(texts, np.float32)
         vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
         yield from np.split(vectors, range(3, len(vectors), 3))
@@ -74,7 +74,7 @@ def test_the_nearest_documents_are_ranked_by_cosine_and_ties_by_descending_id():
     embedder = Fixed()
     found = dense_retrieval.search(embedder, Collection(documents, queries, {}, 0))
     assert found == {"q": list("fdcbage"), "p": list("geadcbf")}
-    assert embedder.asked == [(2, 9, 0), (7, 9, 2)]
+    assert embedder.calls == [(2, 9, 0), (7, 9, 2)]
 
 
 def test_as_many_documents_are_kept_as_the_metrics_need():
@@ -85,7 +85,7 @@ def test_as_many_documents_are_kept_as_the_metrics_need():
     assert found["q"] == [f"d{number}" for number in np.argsort(angles)[: metrics.DEPTH]]
 
 
-def typed(*words) -> tuple[int, str, str]:
+def run_cli(*words) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = cli.main([str(word) for word in words])
@@ -101,7 +101,7 @@ def test_rankings_of_a_model(tmp_path):
     judgements = [("q0", f"d{n}", n % 3) for n in range(9)] + [("q2", "d5", 1)]
     folder = write(tmp_path / "beir", documents, QUERIES, judgements)
     words = ("evaluate", "retrieval", "--model", RUN, "--data", folder, "--precision", "float32")
-    status, out, errors = typed(*words, "--batch_size", 1, "--json")
+    status, out, errors = run_cli(*words, "--batch_size", 1, "--json")
     assert (status, errors) == (0, "note: queries without judgements, left out: 1; judged: 2\n")
     found = json.loads(out)
     assert list(found.values())[3:] == [2, 20, 10, 0, 1]
@@ -130,7 +130,7 @@ def test_rankings_of_a_model(tmp_path):
 )
 def test_options_without_effect_are_refused(tmp_path, words, message):
     folder = write(tmp_path / "beir")
-    status, out, errors = typed("evaluate", "retrieval", "--data", folder, "--model", *words)
+    status, out, errors = run_cli("evaluate", "retrieval", "--data", folder, "--model", *words)
     assert (status, out, errors.count("\n")) == (2, "", 1)
     assert message in errors
 

@@ -26,7 +26,7 @@ class Embedder:
         yield rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_without_the_package_it_is_named(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[faiss\]'"):
         faiss_index.search(Embedder(), COLLECTION, "Flat")

@@ -55,9 +55,9 @@ def test_a_prompt_is_continued_up_to_a_stop_string(stop, expected):
 
 
 def test_samples_depend_on_the_index_of_the_prompt_not_on_its_batch():
-    drawn = {"sampler": TokenSampler(temperature=1.0), "max_new_tokens": 7, "seed": 3}
-    together = texts(ANY, ["b"] * 5, batch_size=5, **drawn)
-    assert texts(ANY, ["b"] * 5, batch_size=2, **drawn) == together
+    options = {"sampler": TokenSampler(temperature=1.0), "max_new_tokens": 7, "seed": 3}
+    together = texts(ANY, ["b"] * 5, batch_size=5, **options)
+    assert texts(ANY, ["b"] * 5, batch_size=2, **options) == together
     assert len(set(together)) == 5
 
 

@@ -18,7 +18,7 @@ class Letters:
         return [[ord(letter) for letter in text] for text in texts]
 
 
-def score_tokens(params, ids, there):
+def score_tokens(params, ids, attention_mask):
     """The log probability of a token is minus its id; even ids are the most likely."""
     return -np.asarray(ids)[:, 1:].astype(float), np.asarray(ids)[:, 1:] % 2 == 0
 
@@ -104,6 +104,6 @@ def test_without_the_harness_it_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_is_a_model_of_the_harness(loaded):
+def test_lm_eval_model_is_a_model_of_the_harness(loaded):
     base = pytest.importorskip("lm_eval.api.model", reason="the extra `lm-eval`")
     assert isinstance(lm_eval_model.lm_eval_model("run"), base.LM)

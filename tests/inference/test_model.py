@@ -130,7 +130,7 @@ def test_a_saved_model_loads_as_the_same_model(bert, tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache" / "imported").glob("*/config.json"))) == 1
 
 
-def test_what_a_model_has_no_head_for_is_refused_by_name(bert, classifier):
+def test_methods_without_a_head_are_refused_by_name(bert, classifier):
     for call, message in [
         (lambda: bert.classify("a"), "has no head of glue: got mlm"),
         (lambda: bert.generate("a"), "has no objective causal_lm"),

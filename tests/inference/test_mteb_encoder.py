@@ -33,7 +33,7 @@ def test_similarities_are_cosines(bert):
     np.testing.assert_allclose(bert.similarity_pairwise(first, second), [0.8, 0], atol=1e-6)
 
 
-def test_what_mteb_cannot_ask_is_one_line(bert):
+def test_unsupported_requests_of_mteb_are_one_line(bert):
     with pytest.raises(
         UserError, match=r"got pooling='cls', expected batch_size only; set pooling"
     ):

@@ -25,7 +25,7 @@ class Letters:
 
 @pytest.fixture
 def model():
-    def score_tokens(params, ids, there):
+    def score_tokens(params, ids, attention_mask):
         return -np.asarray(ids)[:, 1:].astype(float), None
 
     return types.SimpleNamespace(

@@ -36,7 +36,7 @@ class Letters:
         return [ord(letter) for letter in text], [(n, n + 1) for n in range(len(text))]
 
 
-def score_tokens(params, ids, there):
+def score_tokens(params, ids, attention_mask):
     """The log probability of a token is minus its id; even ids are correct."""
     return -np.asarray(ids)[:, 1:].astype(float), np.asarray(ids)[:, 1:] % 2 == 0
 
@@ -93,11 +93,11 @@ def test_invalid_windows_are_one_line(model, options, message):
 def test_the_default_window_has_the_length_of_the_training_sequences(model):
     shapes = []
 
-    def seen(params, ids, there):
+    def recorded(params, ids, attention_mask):
         shapes.append(ids.shape)
-        return score_tokens(params, ids, there)
+        return score_tokens(params, ids, attention_mask)
 
-    model.train_length, model.score_tokens = 4, seen
+    model.train_length, model.score_tokens = 4, recorded
     perplexity.measure(model, ["abcdefghij"])
     assert set(shapes) == {(8, 4)}
 

@@ -5,7 +5,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertjax.inference.predict import Predictor
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.sharding import make_mesh
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -21,17 +21,17 @@ def count(params, batch):
 def scores(tmp_path):
     """Scores of pairs of texts, for maximum lengths of the recipe and the model."""
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, ""]))
-    pieces = tokenizer.load(tmp_path / "vocab.txt")
+    tokenizer = tokenizers.load(tmp_path / "vocab.txt")
     mesh = make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
 
-    def ask(lines, data, positions):
+    def predict(lines, data, positions):
         model = {"name": "bert", "max_position_embeddings": positions}
         config = {"task": {"name": "glue", "dataset": "stsb"}, "model": model, "data": data}
-        predictor = Predictor(ConfigDict(config), pieces, "", {}, count, mesh)
+        predictor = Predictor(ConfigDict(config), tokenizer, "", {}, count, mesh)
         answers = predictor.predict([("line 1", "\t".join(line)) for line in lines], 3)
         return [(answer["score"], "truncated" in answer) for answer in answers]
 
-    return ask
+    return predict
 
 
 @pytest.mark.parametrize(

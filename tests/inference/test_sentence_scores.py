@@ -67,21 +67,21 @@ def test_the_acceptable_sentence_must_be_more_likely():
     """Sentences of several pairs are scored once; paradigms count equally; a tie is an error."""
     pairs = [MinimalPair(*texts, "x") for texts in (("aa", "a"), ("a", "aa"), ("b", "a"))]
     pairs.append(MinimalPair("aa", "a", "y"))
-    asked, shares = [], []
+    scored, shares = [], []
 
     class Lengths:
         max_tokens = 9
         tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [[*text] for text in texts])
 
         def score(self, rows, starts, batch_size, report):
-            asked.extend("".join(row) for row in rows)
+            scored.extend("".join(row) for row in rows)
             report(len(rows))
             return [float(len(row)) for row in rows]
 
     scores = minimal_pairs.score(
         Lengths(), pairs, batch_size=4, progress=lambda share, text: shares.append(share)
     )
-    assert (asked, shares) == (["aa", "a", "b"], [1.0])
+    assert (scored, shares) == (["aa", "a", "b"], [1.0])
     assert scores == [(2, 1), (1, 2), (1, 1), (2, 1)]
     found = minimal_pairs.accuracies(pairs, scores)
     assert found == {"x": pytest.approx(1 / 3), "y": 1.0, "accuracy": pytest.approx(2 / 3)}

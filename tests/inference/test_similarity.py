@@ -25,7 +25,7 @@ PAIRS = [
 NO_COLUMNS = {"text": "", "text_pair": "", "label": ""}
 
 
-def typed(*words) -> tuple[int, str, str]:
+def run_cli(*words) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         status = cli.main([str(word) for word in words])
@@ -40,7 +40,7 @@ def test_correlations_are_those_of_the_cosines(tmp_path):
     columns = ("--text", "left", "--text_pair", "right", "--label", "gold")
     words = ("evaluate", "sts", "--model", RUN, "--data", table, *columns)
     words += ("--precision", "float32", "--batch_size", 8)
-    status, out, errors = typed(*words, "--json")
+    status, out, errors = run_cli(*words, "--json")
     assert (status, errors) == (0, "")
     found = json.loads(out)
 
@@ -60,34 +60,34 @@ def test_correlations_are_those_of_the_cosines(tmp_path):
     assert found["spearman_cosine"] == pytest.approx(expected, abs=1e-6)
     assert (found["pairs"], found["truncated"]) == (5, 0)
 
-    status, out, _ = typed(*words, "--max_length", "4", "--pooling", "cls")
+    status, out, _ = run_cli(*words, "--max_length", "4", "--pooling", "cls")
     assert status == 0
-    shown = dict(line.split() for line in out.splitlines())
-    assert list(shown) == ["pearson_cosine", "spearman_cosine", "pairs", "truncated"]
-    assert int(shown["truncated"]) > 0
+    printed = dict(line.split() for line in out.splitlines())
+    assert list(printed) == ["pearson_cosine", "spearman_cosine", "pairs", "truncated"]
+    assert int(printed["truncated"]) > 0
     options = {"text": "left", "text_pair": "right", "label": "gold"}
     again = bertjax.evaluate(
         *("sts", str(RUN), str(table)), **options, max_length=4, pooling="cls", precision="float32"
     )
-    assert float(shown["pearson_cosine"]) == pytest.approx(again["pearson_cosine"], abs=1e-4)
+    assert float(printed["pearson_cosine"]) == pytest.approx(again["pearson_cosine"], abs=1e-4)
     assert abs(again["pearson_cosine"] - found["pearson_cosine"]) > 1e-3
 
 
 def test_sentences_of_several_pairs_are_embedded_once():
-    asked = []
+    calls = []
 
     class Letters:
         """The share of each of two letters."""
 
         def embed(self, texts, *, total):
-            asked.append((list(texts), total))
+            calls.append((list(texts), total))
             rows = np.array([[text.count("a"), text.count("b")] for text in texts], float)
             yield from np.split(rows / np.linalg.norm(rows, axis=1, keepdims=True), [1])
 
     pairs = SequenceExamples((["a", "ab", "b"], ["b", "a", "b"]), None, ["0", "1", "2"])
     found = similarity.cosines(Letters(), pairs)
     np.testing.assert_allclose(found, [0, np.sqrt(0.5), 1])
-    assert asked == [(["a", "ab", "b"], 3)]
+    assert calls == [(["a", "ab", "b"], 3)]
 
 
 def write_glue(folder: pathlib.Path) -> pathlib.Path:

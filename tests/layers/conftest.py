@@ -58,10 +58,10 @@ def attention(x, mask, parameters):
     batch, length, heads, width = context.shape
     visible = np.broadcast_to(mask.array(), (batch, 1, length, length))
     for b, h, query in np.ndindex(batch, heads, length):
-        seen = visible[b, 0, query]
-        scores = projected["key"][b, seen, h] @ projected["query"][b, query, h] / np.sqrt(width)
+        keys = visible[b, 0, query]
+        scores = projected["key"][b, keys, h] @ projected["query"][b, query, h] / np.sqrt(width)
         weights = np.exp(scores - scores.max())
-        context[b, query, h] = weights @ projected["value"][b, seen, h] / weights.sum()
+        context[b, query, h] = weights @ projected["value"][b, keys, h] / weights.sum()
     output = parameters["output"]
     return np.einsum("blhk,hkd->bld", context, output["kernel"]) + output["bias"]
 

@@ -62,8 +62,8 @@ def test_attention_equals_the_formula(kind, window, random, randomized):
     weights = scipy.special.softmax(np.where(visible, scores, -1e9), axis=-1)
     expected = np.einsum("bhlk,hkd->bld", weights @ value, kernels["output"])
     got = module.apply(params, x, mask, train=False)
-    seen = visible.any(axis=(1, 3))
-    np.testing.assert_allclose(got[seen], expected[seen], rtol=1e-4, atol=1e-4)
+    has_keys = visible.any(axis=(1, 3))
+    np.testing.assert_allclose(got[has_keys], expected[has_keys], rtol=1e-4, atol=1e-4)
 
 
 def test_a_fused_kernel_is_not_used_with_biases(random, randomized):

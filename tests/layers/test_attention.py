@@ -13,11 +13,11 @@ from bertjax.layers.dropout import Dropout
 from bertjax.layers.position_encodings import Alibi, Rotary
 
 B, L, H, K = 2, 5, 3, 7
-PACKS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])
+PACK_IDS = jnp.array([[1, 1, 2, 2, 2], [4, 5, 5, 6, 6]])
 KINDS = {
     "all": masks.padding(jnp.ones((B, L), bool)),
     "padding": masks.padding(jnp.arange(L)[None] < jnp.array([[3], [5]])),
-    "packed": masks.packed(PACKS),
+    "packed": masks.packed(PACK_IDS),
     "visible matrix": masks.visible_matrix(jnp.tril(jnp.ones((B, L, L), bool))),
     "causal": masks.causal(L),
     "prefix": masks.visible_matrix(masks.prefix(jnp.arange(L) < jnp.array([[2], [3]]))),
@@ -182,8 +182,8 @@ def test_rotary_attention_does_not_change_when_all_positions_are_shifted(random,
     got = module.apply(params, jnp.roll(x, 2, axis=1), later, train=False)[:, 2:]
     expected = module.apply(params, x, mask, train=False)[:, :4]
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-    seen = masks.padding(mask.key_mask[:, :4])
-    reversed_order = module.apply(params, x[:, 3::-1], seen, train=False)
+    reversed_mask = masks.padding(mask.key_mask[:, :4])
+    reversed_order = module.apply(params, x[:, 3::-1], reversed_mask, train=False)
     assert np.abs(reversed_order[:, ::-1] - expected).max() > 0.1
 
 

@@ -36,7 +36,7 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
 
 
 @pytest.mark.parametrize(
-    ("case", "changes", "asked", "kernel", "reason"),
+    ("case", "changes", "requested", "kernel", "reason"),
     [
         (TPU, {}, "", "splash", "no attention weights in memory"),
         (TPU, {"dtype": "float32"}, "", "splash", "no attention weights in memory"),
@@ -86,32 +86,32 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         (TPU, {"platform": "cpu"}, "splash", "splash", "requested"),
     ],
 )
-def test_kernel_selection(case, changes, asked, kernel, reason):
-    chosen, why = choose(dataclasses.replace(case, **changes), asked)
+def test_kernel_selection(case, changes, requested, kernel, reason):
+    chosen, why = choose(dataclasses.replace(case, **changes), requested)
     assert chosen == kernel
     assert reason in why
 
 
 @pytest.mark.parametrize(
-    ("case", "asked", "output"),
+    ("case", "requested", "output"),
     [
         (TPU, "flash", "attention_kernel: got 'flash'; did you mean 'splash'"),
         (TPU, "cudnn", "got 'cudnn', a kernel for gpu, expected one for tpu, .*; leave it empty"),
         (GPU, "splash", "got 'splash', a kernel for tpu, expected one for gpu"),
     ],
 )
-def test_an_unsupported_kernel_is_one_line(case, asked, output):
+def test_an_unsupported_kernel_is_one_line(case, requested, output):
     with pytest.raises(UserError, match=output):
-        choose(case, asked)
+        choose(case, requested)
 
 
 def masks_of_every_kind():
     """Masks of all kinds; the last of four rows has no visible key."""
-    there = np.random.default_rng(3).random((B, L)) < 0.7
+    attention_mask = np.random.default_rng(3).random((B, L)) < 0.7
     packed_segment_ids = 1 + (np.arange(L) + 30 * np.arange(B)[:, None]) // 100
-    there[-1], packed_segment_ids[-1] = False, 0
+    attention_mask[-1], packed_segment_ids[-1] = False, 0
     padding, packed = (
-        masks.padding(jnp.asarray(there)),
+        masks.padding(jnp.asarray(attention_mask)),
         masks.packed(jnp.asarray(packed_segment_ids)),
     )
     return {
@@ -133,7 +133,7 @@ def arrays(random):
     return tuple(random(B, L, H, K) for _ in range(3))
 
 
-class Products(nn.Module):
+class Attend(nn.Module):
     """`attend` as a module, which its dropout needs around it."""
 
     @nn.compact
@@ -142,8 +142,8 @@ class Products(nn.Module):
         return attend(*arrays, Dropout(0.0), precision, train=False)
 
 
-def products(*arrays):
-    return Products().apply({}, *arrays)
+def attend_without_kernel(*arrays):
+    return Attend().apply({}, *arrays)
 
 
 def assert_same(got, expected, atol):
@@ -157,11 +157,11 @@ def assert_same(got, expected, atol):
 
 def value_and_gradients(function, probe, query, key, value, mask):
     def loss(query, key, value):
-        seen = function(query, key, value, mask)
-        return (seen.astype(jnp.float32) * probe).sum(), seen
+        output = function(query, key, value, mask)
+        return (output.astype(jnp.float32) * probe).sum(), output
 
-    gradients, seen = jax.grad(loss, (0, 1, 2), has_aux=True)(query, key, value)
-    return seen, gradients
+    gradients, output = jax.grad(loss, (0, 1, 2), has_aux=True)(query, key, value)
+    return output, gradients
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_splash_and_its_gradients_equal_the_formula(kind, dtype, atol, arrays, r
     kernel = functools.partial(splash, interpret=True)
     got, expected = (
         jax.jit(functools.partial(value_and_gradients, function, probe))(*inputs, MASKS[kind])
-        for function, inputs in ((kernel, rounded), (products, exact))
+        for function, inputs in ((kernel, rounded), (attend_without_kernel, exact))
     )
     assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {jnp.dtype(dtype)}
     assert_same(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), got), expected, atol)
@@ -188,18 +188,18 @@ def test_splash_over_several_blocks_of_queries_and_keys(random):
     query, key, value = random(2, 384, 1, 8), random(2, 640, 1, 8), random(2, 640, 1, 8)
     mask = masks.padding(jnp.arange(640) < jnp.array([[601], [0]]))
     got = jax.jit(functools.partial(splash, interpret=True))(query, key, value, mask)
-    assert_same(got, products(query, key, value, mask), 1e-5)
+    assert_same(got, attend_without_kernel(query, key, value, mask), 1e-5)
 
 
 def test_splash_on_a_mesh_uses_local_rows_and_heads(arrays):
     """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in training."""
     axes = ("data", "fsdp", "tensor", "sequence")
     mesh = jax.make_mesh((2, 2, 2, 1), axes, axis_types=(AxisType.Auto,) * 4)
-    expected = products(*arrays, MASKS["all"])
+    expected = attend_without_kernel(*arrays, MASKS["all"])
     arrays = (*arrays, MASKS["all"].key_mask, MASKS["all"].packed_segment_ids)
 
-    def kernel(query, key, value, there, packed_segment_ids):
-        mask = masks.causal(L) & masks.padding(there) & masks.packed(packed_segment_ids)
+    def kernel(query, key, value, attention_mask, packed_segment_ids):
+        mask = masks.causal(L) & masks.padding(attention_mask) & masks.packed(packed_segment_ids)
         return splash(query, key, value, mask, interpret=True)
 
     def by_rows(*arrays):
@@ -222,22 +222,22 @@ def test_splash_on_a_mesh_uses_local_rows_and_heads(arrays):
 def test_masked_tokens_have_no_effect_and_no_gradient(arrays, random):
     """Padding, packed neighbours and later tokens: each mask hides tokens that the others show."""
     query, key, value = arrays
-    asking, mask = 200, MASKS["all"]
-    shown = np.broadcast_to(mask.array(), (B, 1, L, L))[:, 0, asking]
+    query_index, mask = 200, MASKS["all"]
+    visible = np.broadcast_to(mask.array(), (B, 1, L, L))[:, 0, query_index]
     probe = random(H, K)
 
     @jax.jit
-    def seen(key, value):
-        return splash(query, key, value, mask, interpret=True)[:, asking]
+    def attend_one(key, value):
+        return splash(query, key, value, mask, interpret=True)[:, query_index]
 
     def loss(key, value):
-        return jnp.einsum("bhk,hk->", seen(key, value), probe)
+        return jnp.einsum("bhk,hk->", attend_one(key, value), probe)
 
-    loud = jnp.where(shown[..., None, None], 0.0, 100.0)
-    np.testing.assert_array_equal(seen(key + loud, value + loud), seen(key, value))
+    noise = jnp.where(visible[..., None, None], 0.0, 100.0)
+    np.testing.assert_array_equal(attend_one(key + noise, value + noise), attend_one(key, value))
     for gradient in jax.jit(jax.grad(loss, (0, 1)))(key, value):
-        assert np.all(np.asarray(gradient)[shown] != 0)
-        assert np.all(np.asarray(gradient)[~shown] == 0)
+        assert np.all(np.asarray(gradient)[visible] != 0)
+        assert np.all(np.asarray(gradient)[~visible] == 0)
 
 
 def described_mesh(platform, **axes):
@@ -355,7 +355,7 @@ def compare_cudnn_with_the_formula():
     mask = masks.padding(jnp.arange(512)[None] < jnp.array([[300], [512], [1]]))
     got, expected = (
         jax.jit(functools.partial(value_and_gradients, function, probe))(query, key, value, mask)
-        for function in (attention_kernels.cudnn, products)
+        for function in (attention_kernels.cudnn, attend_without_kernel)
     )
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (one, other)), atol=0.03)

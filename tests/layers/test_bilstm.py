@@ -12,7 +12,7 @@ from bertjax.layers.lstm import BiLSTM
 
 B, L, E, F = 3, 7, 5, 4
 LENGTHS = np.array([7, 4, 1])
-THERE = jnp.asarray(np.arange(L) < LENGTHS[:, None])
+ATTENTION_MASK = jnp.asarray(np.arange(L) < LENGTHS[:, None])
 MODULE = BiLSTM(2, F)
 
 
@@ -38,7 +38,7 @@ def x(random):
 @pytest.fixture(scope="module")
 def variables():
     shapes = jax.eval_shape(
-        lambda: MODULE.init(jax.random.key(0), jnp.zeros((B, L, E)), THERE, train=False)
+        lambda: MODULE.init(jax.random.key(0), jnp.zeros((B, L, E)), ATTENTION_MASK, train=False)
     )
     generator = np.random.default_rng(1)
     return jax.tree.map(
@@ -49,12 +49,14 @@ def variables():
 
 @pytest.fixture(scope="module")
 def run(variables):
-    return jax.jit(lambda x, there: MODULE.apply(variables, x, there, train=False))
+    return jax.jit(
+        lambda x, attention_mask: MODULE.apply(variables, x, attention_mask, train=False)
+    )
 
 
 def test_it_equals_a_loop_over_the_tokens(variables, run, x):
     params = jax.tree.map(np.asarray, variables["params"])
-    found = np.asarray(run(x, THERE))
+    found = np.asarray(run(x, ATTENTION_MASK))
     assert found.shape == (B, L, 2 * F)
     for row, length in enumerate(LENGTHS):
         text = np.asarray(x[row, :length])
@@ -68,25 +70,27 @@ def test_it_equals_a_loop_over_the_tokens(variables, run, x):
 
 def test_padding_has_no_effect(run, x):
     """Neither its content nor its length."""
-    found = run(x, THERE)
-    np.testing.assert_array_equal(found, run(jnp.where(THERE[..., None], x, 9.0), THERE))
+    found = run(x, ATTENTION_MASK)
+    np.testing.assert_array_equal(
+        found, run(jnp.where(ATTENTION_MASK[..., None], x, 9.0), ATTENTION_MASK)
+    )
     longer = jnp.pad(x, ((0, 0), (0, 6), (0, 0)), constant_values=3.0)
-    found_longer = run(longer, jnp.pad(THERE, ((0, 0), (0, 6))))
+    found_longer = run(longer, jnp.pad(ATTENTION_MASK, ((0, 0), (0, 6))))
     np.testing.assert_allclose(found_longer[:, :L], found, atol=1e-6)
 
 
 def test_every_token_affects_all_others_and_padding_none(run, x):
     def through(x):
-        return run(x, THERE)
+        return run(x, ATTENTION_MASK)
 
     moved = np.abs(np.asarray(jax.jit(jax.jacobian(through))(x))).sum(axis=(2, 5))
-    pairs = np.asarray(THERE)[:, :, None] & np.asarray(THERE)[:, None]
+    pairs = np.asarray(ATTENTION_MASK)[:, :, None] & np.asarray(ATTENTION_MASK)[:, None]
     for row in range(B):
         np.testing.assert_array_equal(moved[row, :, row] > 0, pairs[row])
 
 
 def test_zero_layers_are_the_identity_and_impossible_sizes_are_one_line(x):
-    np.testing.assert_array_equal(BiLSTM(0, F).apply({}, x, THERE, train=False), x)
+    np.testing.assert_array_equal(BiLSTM(0, F).apply({}, x, ATTENTION_MASK, train=False), x)
     for layers, cells in ((-1, 4), (2, 0)):
         with pytest.raises(UserError, match=f"BiLSTM: got {layers} layers of {cells} cells"):
-            BiLSTM(layers, cells).init(jax.random.key(0), x, THERE, train=False)
+            BiLSTM(layers, cells).init(jax.random.key(0), x, ATTENTION_MASK, train=False)

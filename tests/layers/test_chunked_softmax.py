@@ -48,11 +48,11 @@ def whole(hidden, table, bias, labels, weights):
 
 @pytest.mark.parametrize("positions", [0, 1, 3, 8])
 def test_chunks_equal_the_whole(given, positions):
-    def pieces(hidden, table, bias, labels, weights):
+    def chunked(hidden, table, bias, labels, weights):
         arguments = hidden, bias, labels, weights, positions
         return Predicting().apply({"params": {"table": table}}, *arguments)
 
-    grad = [jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True)) for f in (pieces, whole)]
+    grad = [jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True)) for f in (chunked, whole)]
     (got, gradients), (expected, others) = (f(*given) for f in grad)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
     for one, other in zip(gradients, others, strict=True):

@@ -108,13 +108,13 @@ def test_the_losses_equal_those_of_sentence_transformers(vectors):
     (loss, _), _ = contrastive.in_batch_negatives(
         jnp.asarray(vectors), ids, weights, temperature=0.05
     )
-    theirs = losses.MultipleNegativesRankingLoss(None, scale=20.0)
+    reference = losses.MultipleNegativesRankingLoss(None, scale=20.0)
     assert float(loss / B) == pytest.approx(
-        float(theirs.compute_loss_from_embeddings(rows, None)), rel=1e-5
+        float(reference.compute_loss_from_embeddings(rows, None)), rel=1e-5
     )
-    theirs = losses.CoSENTLoss(None, scale=20.0)
+    reference = losses.CoSENTLoss(None, scale=20.0)
     arrays = jnp.asarray(vectors[:, :2]), jnp.asarray(scores.numpy()), weights
     loss, weight = contrastive.cosent(*arrays, temperature=0.05)
     assert float(loss / weight) == pytest.approx(
-        float(theirs.compute_loss_from_embeddings(rows[:2], scores)), rel=1e-5
+        float(reference.compute_loss_from_embeddings(rows[:2], scores)), rel=1e-5
     )

@@ -33,7 +33,7 @@ def chosen(positions, weights):
     return [set(row) for row in rows]
 
 
-def test_the_budget_is_the_rounded_share_of_what_may_be_masked():
+def test_the_budget_is_the_rounded_share_of_maskable_tokens():
     lengths = np.arange(513)
     maskable = jnp.asarray(np.arange(512) < lengths[:, None])
     budget = masking.prediction_budget(maskable, 0.15, 77)
@@ -80,10 +80,10 @@ def test_every_maskable_token_is_equally_likely():
     ],
 )
 def test_random_tokens_are_never_special_and_otherwise_equally_likely(special, expected):
-    draws = masking.random_tokens(jax.random.key(3), (200, 103), 13, special)
-    counts = np.bincount(np.asarray(draws).ravel(), minlength=13)
+    samples = masking.random_tokens(jax.random.key(3), (200, 103), 13, special)
+    counts = np.bincount(np.asarray(samples).ravel(), minlength=13)
     assert np.flatnonzero(counts).tolist() == expected
-    mean = draws.size / len(expected)
+    mean = samples.size / len(expected)
     assert np.abs(counts[expected] - mean).max() < 4.5 * mean**0.5
 
 
@@ -177,17 +177,17 @@ def test_shares_of_masked_random_and_unchanged_tokens(mask_share, random_share):
         mask_share=mask_share,
         random_share=random_share,
     )
-    draws = np.asarray(hidden).ravel()
-    masked, kept = draws == VOCABULARY + 1, draws == VOCABULARY
+    samples = np.asarray(hidden).ravel()
+    masked, kept = samples == VOCABULARY + 1, samples == VOCABULARY
     for got, share in [
         (masked, mask_share),
         (kept, 1 - mask_share - random_share),
         (~masked & ~kept, random_share),
     ]:
-        deviation = (share * (1 - share) / draws.size) ** 0.5
+        deviation = (share * (1 - share) / samples.size) ** 0.5
         assert got.mean() == pytest.approx(share, abs=4.5 * deviation)
     # Random tokens are spread over the whole vocabulary.
-    counts = np.bincount(draws[~masked & ~kept], minlength=VOCABULARY)
+    counts = np.bincount(samples[~masked & ~kept], minlength=VOCABULARY)
     assert len(counts) == VOCABULARY
     expected = counts.sum() / VOCABULARY
     assert np.abs(counts - expected).max() < 4.5 * expected**0.5

@@ -66,10 +66,10 @@ def test_kernels_are_initialised_from_a_truncated_normal():
 
 
 def test_the_initialiser_has_the_quantiles_of_the_truncated_normal():
-    draws = np.sort(truncated_normal(1.0)(jax.random.key(1), (100_000,)))
+    samples = np.sort(truncated_normal(1.0)(jax.random.key(1), (100_000,)))
     # Phi(1) - Phi(0) of Phi(2) - Phi(-2): 0.341345 / 0.954500.
-    assert np.mean((draws > 0) & (draws < 1)) == pytest.approx(0.341345 / 0.9545, abs=6e-3)
-    assert np.mean(draws < 0) == pytest.approx(0.5, abs=6e-3)
+    assert np.mean((samples > 0) & (samples < 1)) == pytest.approx(0.341345 / 0.9545, abs=6e-3)
+    assert np.mean(samples < 0) == pytest.approx(0.5, abs=6e-3)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16_operands"])

@@ -71,7 +71,7 @@ def test_attention_by_hand(terms, shared, random, randomized):
 
 
 def test_masked_keys_have_weights_of_exactly_zero(random, randomized):
-    """Invariant 7: no output and no gradient; nor for a query that sees no key."""
+    """Invariant 7: no output and no gradient; nor for a query without visible keys."""
     module = DisentangledAttention(H, dropout_rate=0.0)
     x, table, probe = random(B, L, D), random(2 * BUCKETS, D), random(B, L, D)
     mask = np.array([MASK[1], [False] * L])

@@ -54,7 +54,7 @@ def test_outputs_are_equal_and_have_no_gradient(variables):
     assert np.all(to_input == 0)
 
 
-def test_it_has_no_backward_pass(variables):
+def test_a_frozen_module_has_no_backward_pass(variables):
     frozen, own = 2 * 3 * 5 * 7, 2 * 3 * 7 * 2
     assert flops(Outer().apply, variables, X) == frozen + own
     assert training_flops(Outer().apply, variables, X) == frozen + 3 * own

@@ -58,7 +58,7 @@ def test_it_equals_a_stack_with_the_parameters_of_its_groups(layers, groups, x, 
         lambda leaf: jnp.stack([leaf[place] for place in blocks]), params["params"]["group"]
     )
     (_, got), own = gradient(module, params, x, probe, train=False)
-    (_, (out, states)), theirs = gradient(
+    (_, (out, states)), expected_gradients = gradient(
         plain, {"params": {"block": copied}}, x, probe, train=False
     )
     for found, expected in zip(got, (out, states[I - 1 :: I]), strict=True):
@@ -69,7 +69,7 @@ def test_it_equals_a_stack_with_the_parameters_of_its_groups(layers, groups, x, 
         summed = jax.tree.map(
             lambda total, leaf, at=place, n=number: total.at[at].add(leaf[n]),
             summed,
-            theirs["params"]["block"],
+            expected_gradients["params"]["block"],
         )
     pairs = zip(jax.tree.leaves(own["params"]["group"]), jax.tree.leaves(summed), strict=True)
     for found, expected in pairs:

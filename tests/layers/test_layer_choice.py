@@ -14,7 +14,7 @@ B, L, D, N = 2, 3, 5, 6
 
 
 class Reader(nn.Module):
-    """What a task makes of it."""
+    """A task that chooses layers of an encoder."""
 
     layers: str
 
@@ -42,9 +42,9 @@ def test_named_choices_equal_those_by_hand(name, random):
     weighed = {"weighted_sum_last_four": h[3:], "weighted_sum_all": h[1:]}
     if name in weighed:
         assert params["mix"]["weights"].shape == (len(weighed[name]),)
-        drawn = np.linspace(-1, 1, len(weighed[name]))
-        params = {"mix": {"weights": jnp.float32(drawn), "gamma": jnp.float32(3)}}
-        expected = sum(3 * w * x for w, x in zip(softmax(drawn), weighed[name], strict=True))
+        weights = np.linspace(-1, 1, len(weighed[name]))
+        params = {"mix": {"weights": jnp.float32(weights), "gamma": jnp.float32(3)}}
+        expected = sum(3 * w * x for w, x in zip(softmax(weights), weighed[name], strict=True))
     else:
         assert params == {}
         expected = {

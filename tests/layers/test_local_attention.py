@@ -60,7 +60,7 @@ def test_outputs_and_gradients_equal_those_with_a_band(length, width, kind, rand
         np.testing.assert_allclose(got, gradient, rtol=1e-5, atol=1e-5)
 
 
-def test_when_it_is_applicable():
+def test_conditions_for_attention_in_blocks():
     tokens = masks.padding(jnp.ones((1, 384), bool))
     assert not local_attention.is_applicable(tokens)
     assert not local_attention.is_applicable(tokens & masks.window(384, 257))

@@ -34,10 +34,12 @@ def test_label_smoothing_and_z_loss_equal_their_definitions(random):
         losses = -jnp.sum(targets * jnp.log(jax.nn.softmax(logits)), axis=-1)
         return jnp.sum(weights * (losses + 0.3 * jnp.log(jnp.exp(logits).sum(axis=-1)) ** 2))
 
-    def ours(logits):
+    def smoothed(logits):
         return losses.cross_entropy(logits, labels, weights, label_smoothing=0.1, z_loss=0.3)
 
-    for got, expected in zip(*(jax.value_and_grad(f)(logits) for f in (ours, plain)), strict=True):
+    for got, expected in zip(
+        *(jax.value_and_grad(f)(logits) for f in (smoothed, plain)), strict=True
+    ):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 

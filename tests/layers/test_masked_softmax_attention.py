@@ -13,15 +13,15 @@ B, H, L, M, K = 2, 3, 5, 7, 4
 MASKS = {
     "all": jnp.ones((1, 1, 1, M), bool),
     "padding": jnp.arange(M) < jnp.array([3, 7])[:, None, None, None],
-    "some see nothing": (jnp.arange(M) < jnp.arange(L)[:, None])[None, None],
+    "rows without keys": (jnp.arange(M) < jnp.arange(L)[:, None])[None, None],
 }
 
 
-def formula(scores, mask, kept, value):
+def formula(scores, mask, dropout_mask, value):
     weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), axis=-1)
     weights = jnp.where(mask, weights, 0.0)
-    if kept is not None:
-        weights = weights * kept.keep * kept.scale
+    if dropout_mask is not None:
+        weights = weights * dropout_mask.keep * dropout_mask.scale
     return jnp.einsum("bhlm,bmhk->blhk", weights, value)
 
 
@@ -29,15 +29,22 @@ def formula(scores, mask, kept, value):
 @pytest.mark.parametrize("kind", MASKS)
 def test_values_and_gradients_equal_the_formula(kind, dropout, random):
     scores, value, probe = random(B, H, L, M), random(B, M, H, K), random(B, L, H, K)
-    mask, kept = MASKS[kind], DropoutMask(random(B, H, L, M) > -0.5, 1.25) if dropout else None
-    seeing = mask.any(-1, keepdims=True)
+    mask, dropout_mask = (
+        MASKS[kind],
+        DropoutMask(random(B, H, L, M) > -0.5, 1.25) if dropout else None,
+    )
+    has_keys = mask.any(-1, keepdims=True)
 
     def expected(scores, value):
         # Where all is hidden the formula divides zero by zero.
-        return jnp.sum(probe * formula(scores, mask | ~seeing, _of(seeing, kept), value))
+        return jnp.sum(
+            probe * formula(scores, mask | ~has_keys, _mask_rows(has_keys, dropout_mask), value)
+        )
 
     def got(scores, value):
-        return jnp.sum(probe * masked_softmax_attention(scores, mask, kept, value, Precision()))
+        return jnp.sum(
+            probe * masked_softmax_attention(scores, mask, dropout_mask, value, Precision())
+        )
 
     for one, other in zip(
         jax.value_and_grad(got, (0, 1))(scores, value)[1],
@@ -48,14 +55,14 @@ def test_values_and_gradients_equal_the_formula(kind, dropout, random):
     np.testing.assert_allclose(got(scores, value), expected(scores, value), rtol=1e-5)
 
 
-def _of(seeing, kept):
-    """What is kept, and nothing of rows that see nothing."""
-    if kept is None:
-        return DropoutMask(jnp.broadcast_to(seeing, (B, H, L, M)), 1.0)
-    return DropoutMask(kept.keep & seeing, kept.scale)
+def _mask_rows(has_keys, dropout_mask):
+    """Drop all weights of rows without visible keys."""
+    if dropout_mask is None:
+        return DropoutMask(jnp.broadcast_to(has_keys, (B, H, L, M)), 1.0)
+    return DropoutMask(dropout_mask.keep & has_keys, dropout_mask.scale)
 
 
-def test_products_of_the_mixed_precision_compile_in_every_layout(random):
+def test_matmuls_of_the_mixed_precision_compile_in_every_layout(random):
     query, key, value = (random(2, 8, 3, 4) for _ in range(3))
 
     def total(query, key, value, precision):

@@ -7,7 +7,7 @@ import pytest
 from bertjax.layers import masks
 
 TOKENS = jnp.array([[True, True, False], [True, False, False]])
-PACKS = jnp.array([[1, 1, 2, 0], [3, 1, 3, 3]])
+PACK_IDS = jnp.array([[1, 1, 2, 0], [3, 1, 3, 3]])
 
 
 def test_padding_hides_the_same_tokens_from_every_query():
@@ -25,7 +25,7 @@ def test_a_visible_matrix_is_query_by_token():
 
 
 def test_packed_neighbours_are_separated():
-    mask = masks.packed(PACKS).array()
+    mask = masks.packed(PACK_IDS).array()
     assert mask.shape == (2, 1, 4, 4)
     expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]
     np.testing.assert_array_equal(mask[0, 0], np.array(expected, bool))
@@ -40,14 +40,14 @@ def test_a_prefix_is_bidirectional_and_the_rest_causal():
     np.testing.assert_array_equal(mask[0], np.array(expected, bool))
 
 
-def test_the_mask_of_a_batch_follows_from_ranks_and_packs():
+def test_the_mask_of_a_batch_depends_on_the_rank_and_on_pack_ids():
     rank_two = masks.from_batch({"attention_mask": TOKENS})
     np.testing.assert_array_equal(rank_two.array(), TOKENS[:, None, None])
     pairs = jnp.arange(2 * 3 * 3).reshape(2, 3, 3) % 4 > 0
     rank_three = masks.from_batch({"attention_mask": pairs})
     np.testing.assert_array_equal(rank_three.array(), pairs[:, None])
-    both = masks.from_batch({"attention_mask": TOKENS, "pack_ids": PACKS[:, :3]}).array()
-    expected = masks.padding(TOKENS).array() & masks.packed(PACKS[:, :3]).array()
+    both = masks.from_batch({"attention_mask": TOKENS, "pack_ids": PACK_IDS[:, :3]}).array()
+    expected = masks.padding(TOKENS).array() & masks.packed(PACK_IDS[:, :3]).array()
     assert both.shape == (2, 1, 3, 3)
     np.testing.assert_array_equal(both, expected)
 
@@ -80,18 +80,18 @@ def test_a_branch_attends_to_itself_and_its_entity_and_the_trunk_to_the_trunk():
 
 def test_permuted_tokens_attend_to_earlier_and_to_unordered_tokens():
     earlier, itself = masks.order_masks(jnp.array([[2, -1, 0, -1, 1]]))
-    seen = [[0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0]]
-    np.testing.assert_array_equal(earlier[0, 0], np.array(seen, bool))
+    expected = [[0, 1, 1, 1, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0]]
+    np.testing.assert_array_equal(earlier[0, 0], np.array(expected, bool))
     np.testing.assert_array_equal(itself[0, 0], np.eye(5, dtype=bool))
 
 
 def test_a_mask_is_kept_in_compact_form():
     """So that kernels need no array: none is created before `array`."""
-    mask = masks.causal(3) & masks.padding(TOKENS) & masks.packed(PACKS[:, :3])
+    mask = masks.causal(3) & masks.padding(TOKENS) & masks.packed(PACK_IDS[:, :3])
     assert (mask.causal, mask.pairs) == (3, None)
     np.testing.assert_array_equal(mask.key_mask, TOKENS)
-    np.testing.assert_array_equal(mask.packed_segment_ids, PACKS[:, :3])
-    parts = [masks.padding(TOKENS), masks.packed(PACKS[:, :3]), masks.causal(3)]
+    np.testing.assert_array_equal(mask.packed_segment_ids, PACK_IDS[:, :3])
+    parts = [masks.padding(TOKENS), masks.packed(PACK_IDS[:, :3]), masks.causal(3)]
     expected = np.logical_and.reduce(np.broadcast_arrays(*(part.array() for part in parts)))
     np.testing.assert_array_equal(mask.array(), expected)
     assert mask.array().shape == (2, 1, 3, 3)
@@ -117,7 +117,7 @@ def test_the_mean_excludes_padding():
 
 def test_masks_that_cannot_be_combined_are_refused():
     with pytest.raises(ValueError, match="both have packed_segment_ids"):
-        masks.packed(PACKS) & masks.packed(PACKS)
+        masks.packed(PACK_IDS) & masks.packed(PACK_IDS)
     with pytest.raises(ValueError, match="causal masks of different lengths: got 3 and 4"):
         masks.causal(3) & masks.causal(4)
 

@@ -12,7 +12,7 @@ N, B, T, L, D = 2, 3, 4, 3, 1
 
 
 class Reader(nn.Module):
-    """Recalls, and keeps the tokens' own numbers as what every layer was given."""
+    """Recalls the memory, and stores the token ids as the input of every layer."""
 
     @nn.compact
     def __call__(self, batch):
@@ -48,8 +48,8 @@ def read(carry, batch):
     return recall, changed["carry"]
 
 
-def held(carry):
-    """The remembered token ids of every row, oldest first, and whether all layers agree."""
+def memory_ids(carry):
+    """The token ids in the memory of every row, oldest first; checks that all layers agree."""
     memory = nn.meta.unbox(carry)["Memory_0"]
     states, filled = np.asarray(memory["states"]), np.asarray(memory["filled"])
     np.testing.assert_array_equal(states[:, 0][filled], -states[:, 1][filled])
@@ -59,7 +59,7 @@ def held(carry):
 def test_the_newest_tokens_are_kept_in_order(carry):
     recall, carry = read(carry, FIRST)
     assert not recall.mask.any()
-    numbers, filled = held(carry)
+    numbers, filled = memory_ids(carry)
     assert numbers == [[1, 2, 3], [4, 5], [9]]
     assert filled.tolist() == [
         [False, True, True, True],
@@ -68,8 +68,8 @@ def test_the_newest_tokens_are_kept_in_order(carry):
     ]
     recall, carry = read(carry, SECOND)
     assert recall.mask.tolist() == [[False, True, True, True], [False] * 4, [False] * 3 + [True]]
-    # The first row forgets its oldest token, the second its other text, the third reads nothing.
-    assert held(carry)[0] == [[2, 3, 11, 12], [13, 14, 15], [9]]
+    # The first row drops its oldest token, the second its other text; the third has no tokens.
+    assert memory_ids(carry)[0] == [[2, 3, 11, 12], [13, 14, 15], [9]]
 
 
 def test_memory_requires_a_carry_and_is_continuation(carry):
@@ -79,8 +79,8 @@ def test_memory_requires_a_carry_and_is_continuation(carry):
 
 
 def test_no_gradient_reaches_the_memory(carry):
-    def kept(scale):
+    def total(scale):
         _, changed = read(carry, FIRST | {"input_ids": FIRST["input_ids"] * scale})
         return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(changed))
 
-    assert jax.grad(kept)(1.0) == 0
+    assert jax.grad(total)(1.0) == 0

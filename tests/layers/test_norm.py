@@ -48,7 +48,7 @@ def test_statistics_are_float32_for_any_input(random):
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-3)
 
 
-def test_it_is_initialised_as_plain_normalisation(random):
+def test_layer_norm_is_initialised_as_plain_normalisation(random):
     variables = LayerNorm().init(jax.random.key(0), random(2, 7))
     assert np.all(variables["params"]["scale"].value == 1)
     assert np.all(variables["params"]["bias"].value == 0)

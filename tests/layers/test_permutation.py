@@ -93,12 +93,12 @@ def test_only_targets_and_special_tokens_are_ordered():
     positions = jnp.asarray([[4, 1, 0], [0, 0, 0]])
     weights = jnp.asarray([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     special = jnp.asarray([[0, 0, 0, 0, 0, 1, 1]] * 2, bool)
-    drawn = np.asarray(
+    order = np.asarray(
         [sample_order(keys(2, seed), positions, weights, special) for seed in range(99)]
     )
-    assert (drawn[:, 0, [0, 2, 3]] == -1).all()
-    assert (drawn[:, 1, :5] == -1).all()
-    ordered = drawn[:, 0][:, [1, 4, 5, 6]]
+    assert (order[:, 0, [0, 2, 3]] == -1).all()
+    assert (order[:, 1, :5] == -1).all()
+    ordered = order[:, 0][:, [1, 4, 5, 6]]
     assert (ordered >= 0).all()
     assert all(len(set(row)) == 4 for row in ordered.tolist())
     firsts = np.bincount(ordered.argmin(axis=1), minlength=4)

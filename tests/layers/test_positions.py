@@ -8,7 +8,7 @@ import pytest
 from bertjax.layers.embeddings import ScaledSinusoids, sinusoidal, sinusoids
 
 
-def test_they_equal_the_formula():
+def test_sinusoids_equal_the_formula():
     table = sinusoids(7, 6)
     assert table.shape == (7, 6)
     for position in range(7):
@@ -22,7 +22,7 @@ def test_an_odd_width_leaves_out_the_last_cosine():
     np.testing.assert_allclose(sinusoids(5, 7)[3, :4], np.sin(3 * 10_000 ** (-np.arange(4) / 3.5)))
 
 
-def test_a_product_of_two_positions_depends_on_their_distance_alone():
+def test_the_dot_product_of_two_positions_depends_on_their_distance_alone():
     table = sinusoids(40, 16)
     products = table @ table.T
     for distance in (0, 1, 5, 23):

@@ -36,7 +36,7 @@ def test_value_and_gradients_are_those_of_einsum(name, subscripts, left, right, 
     assert [gradient.dtype for gradient in got[1:]] == [jnp.float32, jnp.float32]
 
 
-def test_mixed_products_round_operands_and_nothing_else(random):
+def test_mixed_precision_matmuls_round_only_their_operands(random):
     x, y, probe = random(5, 257), random(257, 3), random(5, 3)
 
     def rounded(values):

@@ -36,10 +36,10 @@ def one_direction(params, x, cell, hidden, cell_clip, proj_clip):
 def given():
     generator = np.random.default_rng(0)
     x = generator.normal(size=(B, L, P)).astype(np.float32)
-    there = np.arange(L) < LENGTHS[:, None]
+    attention_mask = np.arange(L) < LENGTHS[:, None]
     cell, hidden = (generator.normal(size=(B, N, 2, width)) for width in (F, P))
     state = State(jnp.asarray(cell, jnp.float32), jnp.asarray(hidden, jnp.float32))
-    return jnp.asarray(x), jnp.asarray(there), state
+    return jnp.asarray(x), jnp.asarray(attention_mask), state
 
 
 @pytest.fixture(scope="module")
@@ -86,19 +86,19 @@ def test_it_equals_a_loop_over_tokens(variables, given, fields):
 
 
 def test_padding_has_no_effect(run, given):
-    x, there, state = given
-    layers, after = run(x, there, state)
-    other, same = run(jnp.where(there[..., None], x, 9.0), there, state)
+    x, attention_mask, state = given
+    layers, after = run(x, attention_mask, state)
+    other, same = run(jnp.where(attention_mask[..., None], x, 9.0), attention_mask, state)
     np.testing.assert_array_equal(layers[-1], other[-1])
     np.testing.assert_array_equal(after.cell, same.cell)
-    assert not np.asarray(layers[-1])[~np.asarray(there)].any()
+    assert not np.asarray(layers[-1])[~np.asarray(attention_mask)].any()
 
 
 def test_two_segments_equal_one_text_in_the_forward_direction(run, given):
-    x, there, state = given
-    there = jnp.ones_like(there)
-    whole, _ = run(x, there, state)
-    first, after = run(x, there & (jnp.arange(L) < 4), state)
-    rest, _ = run(jnp.roll(x, -4, axis=1), there & (jnp.arange(L) < 3), after)
+    x, attention_mask, state = given
+    attention_mask = jnp.ones_like(attention_mask)
+    whole, _ = run(x, attention_mask, state)
+    first, after = run(x, attention_mask & (jnp.arange(L) < 4), state)
+    rest, _ = run(jnp.roll(x, -4, axis=1), attention_mask & (jnp.arange(L) < 3), after)
     np.testing.assert_allclose(first[-1][:, :4, :P], whole[-1][:, :4, :P], atol=1e-6)
     np.testing.assert_allclose(rest[-1][:, :3, :P], whole[-1][:, 4:, :P], atol=1e-6)

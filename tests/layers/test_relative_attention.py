@@ -15,12 +15,12 @@ def views(random_mask=None, clamp=0):
     positions = np.array([[3, 0], [1, 4]])
     mask = generator.random((B, 1, L, M)) < 0.7
     other = generator.random((B, L, M)) < 0.5
-    asked = generator.random((B, 1, P, M)) < 0.7
-    asked[0, 0, 1] = False
-    others = generator.random((B, P, M)) < 0.5
+    query_mask = generator.random((B, 1, P, M)) < 0.7
+    query_mask[0, 0, 1] = False
+    memory_mask = generator.random((B, P, M)) < 0.5
     streams = (
         View(*map(jnp.asarray, (mask, other))),
-        View(*map(jnp.asarray, (asked, others, positions))),
+        View(*map(jnp.asarray, (query_mask, memory_mask, positions))),
     )
     return Views(streams, jnp.asarray(distance_signals(L, M, D, clamp)))
 
@@ -36,7 +36,7 @@ def by_hand(stream, view, content, memory, parameters, clamp):
         name: np.asarray(leaf["kernel"] if isinstance(leaf, dict) else leaf, np.float64)
         for name, leaf in parameters.items()
     }
-    seen = np.concatenate([memory, content], axis=1).astype(np.float64)
+    inputs = np.concatenate([memory, content], axis=1).astype(np.float64)
     stream = np.asarray(stream, np.float64)
     output = np.zeros((B, stream.shape[1], D))
     for b, q in np.ndindex(B, stream.shape[1]):
@@ -49,14 +49,14 @@ def by_hand(stream, view, content, memory, parameters, clamp):
                 distance = T + place - m
                 distance = np.clip(distance, -clamp, clamp) if clamp else distance
                 segment = p["segments"][int(view.other_segment[b, q, m]), h]
-                score = (query + p["content_bias"][h]) @ (seen[b, m] @ p["key"][:, h])
+                score = (query + p["content_bias"][h]) @ (inputs[b, m] @ p["key"][:, h])
                 score += (query + p["position_bias"][h]) @ (wave(distance) @ p["relative"][:, h])
                 score += (query + p["segment_bias"][h]) @ segment
                 if view.mask[b, 0, q, m]:
                     scores[m] = score / np.sqrt(K)
             if np.isfinite(scores).any():
                 weights = np.exp(scores - scores.max())
-                heads[h] = weights @ (seen[b] @ p["value"][:, h]) / weights.sum()
+                heads[h] = weights @ (inputs[b] @ p["value"][:, h]) / weights.sum()
         output[b, q] = np.einsum("hk,hkd->d", heads, p["output"])
     return output
 
@@ -71,7 +71,7 @@ def test_both_streams_by_hand(random, randomized, clamp):
     for stream, view, result in zip(streams, what.streams, got, strict=True):
         expected = by_hand(stream, view, streams[0], memory, variables["params"], clamp)
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
-    # The second query of the first row sees nothing: what is hidden does not count.
+    # The second query of the first row has no visible keys: its output is zero.
     assert not np.asarray(got[1])[0, 1].any()
 
 

@@ -9,7 +9,7 @@ from bertjax.layers.heads import ScalarMix
 LAYERS = [jnp.asarray(np.random.default_rng(n).normal(size=(2, 3, 5)), jnp.float32) for n in (0, 1)]
 
 
-def test_it_is_initialised_as_the_mean():
+def test_a_scalar_mix_is_initialised_as_the_mean():
     mixed, variables = ScalarMix().init_with_output(jax.random.key(0), LAYERS)
     np.testing.assert_allclose(mixed, (LAYERS[0] + LAYERS[1]) / 2, atol=1e-6)
     assert {name: leaf.shape for name, leaf in variables["params"].items() if name == "gamma"} == {

@@ -68,9 +68,9 @@ def test_it_equals_a_stack_with_copied_parameters(shared, x, random, randomized)
         for function in (by_sharing, by_copying)
     )
     assert len(jax.tree.leaves(got)) == len(jax.tree.leaves(expected))
-    for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-        assert np.abs(theirs).max() > 0
+    for value, expected_value in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(value, expected_value, rtol=1e-4, atol=1e-4)
+        assert np.abs(expected_value).max() > 0
 
 
 def test_names_and_axes_of_parameters(x):

@@ -47,10 +47,10 @@ def test_rankings_equal_scikit_learn(kind):
     logits = generator.normal(size=(211, 3))
     classes = (logits + generator.normal(size=(211, 3))).argmax(axis=1)
     labels = classes if kind == SINGLE_LABEL else (logits + generator.normal(size=logits.shape)) > 0
-    chances = scipy.special.softmax(logits, axis=1) if kind == SINGLE_LABEL else logits
-    auc = sklearn.metrics.roc_auc_score(labels, chances, multi_class="ovr", average="macro")
+    probs = scipy.special.softmax(logits, axis=1) if kind == SINGLE_LABEL else logits
+    auc = sklearn.metrics.roc_auc_score(labels, probs, multi_class="ovr", average="macro")
     assert METRICS["auc"].compute(logits, labels) == pytest.approx(auc)
-    precision = sklearn.metrics.average_precision_score(labels, chances, average="macro")
+    precision = sklearn.metrics.average_precision_score(labels, probs, average="macro")
     assert METRICS["average_precision"].compute(logits, labels) == pytest.approx(precision)
     f1 = sklearn.metrics.f1_score(
         labels, sequences.predict_classes(logits, labels), average="macro"

@@ -34,7 +34,7 @@ def _draw(path, shape, magnify):
     return np.float32(center + magnify * 0.05 * generator.normal(size=shape))
 
 
-def _theirs(path, value, names):
+def _hf_arrays(path, value, names):
     """A parameter under the names of transformers: kernels as [out in], one array per layer."""
     module, _, leaf = path.rpartition("/")
     leaves = {"kernel": ".weight", "scale": ".weight", "bias": ".bias"}
@@ -60,17 +60,17 @@ def parity():
 
     def make(pretrainer, batch, names, magnify):
         boxed = jax.eval_shape(lambda: pretrainer.init(jax.random.key(0), batch, train=False))
-        ours, theirs = {}, {}
+        params, hf_arrays = {}, {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(nn.meta.unbox(boxed)["params"]):
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             value = _draw(name, leaf.shape, magnify)
             *folders, last = name.split("/")
-            node = ours
+            node = params
             for folder in folders:
                 node = node.setdefault(folder, {})
             node[last] = jnp.asarray(value)
-            theirs.update(_theirs(name, value, names))
-        return {"params": ours}, theirs
+            hf_arrays.update(_hf_arrays(name, value, names))
+        return {"params": params}, hf_arrays
 
     return make
 
@@ -86,14 +86,14 @@ def load_into():
     def load(model, params, names):
         import torch
 
-        theirs = {}
+        hf_arrays = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             path = jax.tree_util.keystr(path, simple=True, separator="/")
             if path in names or path.rpartition("/")[0] in names:
-                theirs.update(_theirs(path, np.asarray(leaf), names))
+                hf_arrays.update(_hf_arrays(path, np.asarray(leaf), names))
         weights = dict(model.named_parameters())
-        assert theirs.keys() == weights.keys(), theirs.keys() ^ weights.keys()
-        for name, value in theirs.items():
+        assert hf_arrays.keys() == weights.keys(), hf_arrays.keys() ^ weights.keys()
+        for name, value in hf_arrays.items():
             with torch.no_grad():
                 weights[name].copy_(torch.tensor(value.copy()))
         return model.eval()

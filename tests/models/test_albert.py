@@ -217,9 +217,11 @@ def test_longer_padding_never_changes_an_output(batch, variables):
     expected = run(small(), variables, batch)
     longer = {name: jnp.pad(rows, ((0, 0), (0, 6))) for name, rows in batch.items()}
     got = run(small(), variables, longer)
-    there = np.asarray(batch["attention_mask"])
+    attention_mask = np.asarray(batch["attention_mask"])
     np.testing.assert_allclose(
-        np.asarray(got.sequence)[:, :L][there], np.asarray(expected.sequence)[there], atol=1e-5
+        np.asarray(got.sequence)[:, :L][attention_mask],
+        np.asarray(expected.sequence)[attention_mask],
+        atol=1e-5,
     )
     np.testing.assert_allclose(got.pooled, expected.pooled, atol=1e-5)
 

@@ -55,14 +55,18 @@ LENGTHS = {"padded": (L, 5, 8), "one token": (1,), "full": (L, L)}
 
 def batch_of(case):
     lengths, generator = np.array(LENGTHS[case]), np.random.default_rng(0)
-    there = np.arange(lengths.max()) < lengths[:, None]
+    attention_mask = np.arange(lengths.max()) < lengths[:, None]
     return {
-        "input_ids": jnp.asarray(generator.integers(0, V, there.shape)),
-        "attention_mask": jnp.asarray(there),
-        "segment_ids": jnp.asarray((np.arange(there.shape[1]) > 2) & there, jnp.int32),
-        "mlm_positions": jnp.asarray(np.tile(np.arange(there.shape[1]), (len(lengths), 1))),
-        "mlm_labels": jnp.asarray(generator.integers(0, V, there.shape)),
-        "mlm_weights": jnp.asarray(there, jnp.float32),
+        "input_ids": jnp.asarray(generator.integers(0, V, attention_mask.shape)),
+        "attention_mask": jnp.asarray(attention_mask),
+        "segment_ids": jnp.asarray(
+            (np.arange(attention_mask.shape[1]) > 2) & attention_mask, jnp.int32
+        ),
+        "mlm_positions": jnp.asarray(
+            np.tile(np.arange(attention_mask.shape[1]), (len(lengths), 1))
+        ),
+        "mlm_labels": jnp.asarray(generator.integers(0, V, attention_mask.shape)),
+        "mlm_weights": jnp.asarray(attention_mask, jnp.float32),
         "pair_label": jnp.asarray(generator.integers(0, 2, len(lengths))),
     }
 
@@ -79,20 +83,23 @@ def outputs(variables, batch):
     return PRETRAINER.apply(variables, batch, method=method)
 
 
-def there_of(batch, arrays):
+def without_padding(batch, arrays):
     """Outputs of tokens and texts, without padding."""
-    there = np.asarray(batch["attention_mask"])
-    return {k: np.asarray(v)[there] if v.ndim == 3 else np.asarray(v) for k, v in arrays.items()}
+    attention_mask = np.asarray(batch["attention_mask"])
+    return {
+        k: np.asarray(v)[attention_mask] if v.ndim == 3 else np.asarray(v)
+        for k, v in arrays.items()
+    }
 
 
-def reference(theirs, batch):
+def reference(hf_arrays, batch):
     torch = pytest.importorskip(
         "torch", reason="parity needs torch, of the dependency group test-all"
     )
     transformers = pytest.importorskip("transformers", reason="parity needs the group test-all")
     config = transformers.AlbertConfig(**SIZES, attn_implementation="eager")
     model = transformers.AlbertForPreTraining(config).eval()
-    state = {name: torch.tensor(value) for name, value in theirs.items()}
+    state = {name: torch.tensor(value) for name, value in hf_arrays.items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected
     assert set(missing) <= {"predictions.decoder.weight", "predictions.decoder.bias"}
@@ -115,9 +122,9 @@ def reference(theirs, batch):
 @pytest.mark.parametrize("case", LENGTHS)
 def test_outputs_are_equal(case, magnify, parity):
     batch = batch_of(case)
-    variables, theirs = parity(PRETRAINER, batch, NAMES, magnify)
-    expected = there_of(batch, reference(theirs, batch))
-    got = there_of(batch, outputs(variables, batch))
+    variables, hf_arrays = parity(PRETRAINER, batch, NAMES, magnify)
+    expected = without_padding(batch, reference(hf_arrays, batch))
+    got = without_padding(batch, outputs(variables, batch))
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=1e-4, err_msg=name)
@@ -125,11 +132,11 @@ def test_outputs_are_equal(case, magnify, parity):
 
 def test_golden_outputs(parity, golden_parity, regolden):
     batch = batch_of("padded")
-    variables, theirs = parity(PRETRAINER, batch, NAMES, 8.0)
+    variables, hf_arrays = parity(PRETRAINER, batch, NAMES, 8.0)
 
-    def shown(arrays):
-        arrays = there_of(batch, arrays)
+    def select_outputs(arrays):
+        arrays = without_padding(batch, arrays)
         return {name: arrays[name][:, :4] for name in (f"hidden_states_{N}", "pooled", "logits")}
 
-    expected = shown(reference(theirs, batch)) if regolden else None
-    golden_parity("albert", shown(outputs(variables, batch)), expected)
+    expected = select_outputs(reference(hf_arrays, batch)) if regolden else None
+    golden_parity("albert", select_outputs(outputs(variables, batch)), expected)

@@ -232,14 +232,14 @@ def test_lower_precision_is_close(precision, batch, variables):
 
 def test_padding_never_changes_an_output(batch, variables):
     expected = run(small(), variables, batch)
-    there = np.asarray(batch["attention_mask"])
+    attention_mask = np.asarray(batch["attention_mask"])
     other = {
-        "input_ids": jnp.where(there, batch["input_ids"], (batch["input_ids"] + 17) % V),
-        "segment_ids": jnp.where(there, batch["segment_ids"], 1 - batch["segment_ids"]),
+        "input_ids": jnp.where(attention_mask, batch["input_ids"], (batch["input_ids"] + 17) % V),
+        "segment_ids": jnp.where(attention_mask, batch["segment_ids"], 1 - batch["segment_ids"]),
     }
     got = run(small(), variables, batch | other)
     np.testing.assert_array_equal(
-        np.asarray(got.sequence)[there], np.asarray(expected.sequence)[there]
+        np.asarray(got.sequence)[attention_mask], np.asarray(expected.sequence)[attention_mask]
     )
     np.testing.assert_array_equal(got.pooled, expected.pooled)
 
@@ -248,9 +248,11 @@ def test_longer_padding_never_changes_an_output(batch, variables):
     expected = run(small(), variables, batch)
     longer = {name: jnp.pad(rows, ((0, 0), (0, 6))) for name, rows in batch.items()}
     got = run(small(), variables, longer)
-    there = np.asarray(batch["attention_mask"])
+    attention_mask = np.asarray(batch["attention_mask"])
     np.testing.assert_allclose(
-        np.asarray(got.sequence)[:, :L][there], np.asarray(expected.sequence)[there], atol=1e-5
+        np.asarray(got.sequence)[:, :L][attention_mask],
+        np.asarray(expected.sequence)[attention_mask],
+        atol=1e-5,
     )
     np.testing.assert_allclose(got.pooled, expected.pooled, atol=1e-5)
 
@@ -283,10 +285,10 @@ def test_no_gradient_flows_from_padding_nor_between_packed_neighbours(batch, var
     )
     got = slopes(batch | {"pack_ids": packed_segment_ids}, variables)
     same = np.asarray(packed_segment_ids[:, :, None] == packed_segment_ids[:, None, :])
-    there = np.asarray(batch["attention_mask"])
-    seen = same & there[:, None, :]
-    assert np.all(got[seen & there[:, :, None]] > 0)
-    assert np.all(got[~seen & there[:, :, None]] == 0)
+    attention_mask = np.asarray(batch["attention_mask"])
+    visible = same & attention_mask[:, None, :]
+    assert np.all(got[visible & attention_mask[:, :, None]] > 0)
+    assert np.all(got[~visible & attention_mask[:, :, None]] == 0)
 
 
 def test_a_visible_matrix_applies_in_all_layers(batch, variables):
@@ -298,7 +300,7 @@ def test_a_visible_matrix_applies_in_all_layers(batch, variables):
     assert np.all(got[~matrix] == 0)
 
 
-def test_only_its_entity_attends_to_knowledge(batch, variables):
+def test_only_the_entity_attends_to_its_triples(batch, variables):
     """K-BERT with one layer; in further layers, a branch reaches others through its entity."""
     branches = jnp.array([[0, 0, 1, 1, 0, 2, 0], [0, 0, 1, 2, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0]])
     entities = jnp.array([[0, 1, 1, 1, 2, 2, 0], [0, 1, 1, 1, 0, 0, 0], [0, 0, 3, 3, 3, 3, 0]])
@@ -306,11 +308,13 @@ def test_only_its_entity_attends_to_knowledge(batch, variables):
     params["layers"] = jax.tree.map(lambda leaf: leaf[:1], params["layers"])
     tree = {"branch_ids": branches, "entity_ids": entities}
     got = slopes(batch | tree, {"params": params}, num_hidden_layers=1)
-    there = np.asarray(batch["attention_mask"])
-    seen = np.asarray(masks.sentence_trees(branches, entities).array())[:, 0] & there[:, None]
-    assert np.all(got[seen & there[:, :, None]] > 0)
-    assert np.all(got[~seen & there[:, :, None]] == 0)
-    assert 0.1 < np.mean(~seen[0]) < 0.9
+    attention_mask = np.asarray(batch["attention_mask"])
+    visible = (
+        np.asarray(masks.sentence_trees(branches, entities).array())[:, 0] & attention_mask[:, None]
+    )
+    assert np.all(got[visible & attention_mask[:, :, None]] > 0)
+    assert np.all(got[~visible & attention_mask[:, :, None]] == 0)
+    assert 0.1 < np.mean(~visible[0]) < 0.9
 
 
 def test_packed_texts_have_the_same_outputs_as_alone(batch, variables):

@@ -46,7 +46,7 @@ def reference(request):
     return model
 
 
-def ours(reference):
+def bertjax_params(reference):
     """The weights of the reference as parameters of bertjax."""
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
     released = HFModel.of(reference.config.to_dict(), weights)
@@ -72,7 +72,7 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
             token_type_ids=torch.tensor(segment_ids),
         ).pooler_output
 
-    params = ours(reference)
+    params = bertjax_params(reference)
     fields = {name: value for name, value in SIZES.items() if name != "type_vocab_size"}
     model = Model(**fields, output_hidden_states=True)
     batch = {
@@ -91,11 +91,11 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
     positions = np.tile(np.arange(L), (B, 1))
     labels = generator.integers(0, V, (B, L))
     pair_label = np.array([0, 1, 1])
-    made = {
+    objectives = {
         "mlm": lambda: mlm.Objective(mask_id=4, special_ids=(), vocab_size=V),
         "sentence_pair": sentence_pair.Objective,
     }
-    losses, _ = Pretrainer(model, made).apply(
+    losses, _ = Pretrainer(model, objectives).apply(
         {"params": params},
         batch
         | {
@@ -106,20 +106,22 @@ def test_hidden_states_pooled_output_and_logits_are_equal(reference):
         },
         train=False,
     )
-    logits = Pretrainer(model, made).apply(
+    logits = Pretrainer(model, objectives).apply(
         {"params": params},
         encoded.sequence,
         jnp.asarray(positions),
         method=lambda module, *arrays: module.mlm.logits(module.encoder, *arrays),
     )
-    theirs = expected.prediction_logits
+    hf_logits = expected.prediction_logits
     np.testing.assert_allclose(
-        np.asarray(logits)[attention_mask], theirs.numpy()[attention_mask], atol=1e-4
+        np.asarray(logits)[attention_mask], hf_logits.numpy()[attention_mask], atol=1e-4
     )
     entropy = torch.nn.functional.cross_entropy
-    there = torch.tensor(attention_mask)
-    wanted_loss = entropy(theirs[there], torch.tensor(labels)[there], reduction="sum")
-    assert losses["mlm"][0] == pytest.approx(float(wanted_loss), rel=1e-5)
+    torch_mask = torch.tensor(attention_mask)
+    expected_loss = entropy(
+        hf_logits[torch_mask], torch.tensor(labels)[torch_mask], reduction="sum"
+    )
+    assert losses["mlm"][0] == pytest.approx(float(expected_loss), rel=1e-5)
     assert losses["mlm"][1] == attention_mask.sum()
     pairs = entropy(expected.seq_relationship_logits, torch.tensor(pair_label), reduction="sum")
     assert losses["sentence_pair"][0] == pytest.approx(float(pairs), rel=1e-5)

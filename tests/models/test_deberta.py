@@ -49,10 +49,12 @@ def test_padding_has_no_effect(variables, batch):
     longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in batch.items()}
     longer["input_ids"] = longer["input_ids"].at[:, L:].set(7)
     short, long = encode(variables, batch), encode(variables, longer)
-    there = np.asarray(batch["attention_mask"])
+    attention_mask = np.asarray(batch["attention_mask"])
     for name in ("sequence", "queries"):
         found, expected = (np.asarray(getattr(each, name)) for each in (long, short))
-        np.testing.assert_allclose(found[:, :L][there], expected[there], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            found[:, :L][attention_mask], expected[attention_mask], atol=1e-5, err_msg=name
+        )
 
 
 @pytest.mark.slow
@@ -147,7 +149,7 @@ def test_the_difference_is_initially_zero(batch):
 
 
 def test_arrays_follow_the_fields(batch):
-    """Only what the model reads has parameters."""
+    """Only the used tables and layers have parameters."""
 
     def names(**fields):
         made = jax.eval_shape(

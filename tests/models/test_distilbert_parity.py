@@ -49,14 +49,14 @@ def pretrainer():
 def batch():
     """Every position is predicted; segments are given and have no effect."""
     generator = np.random.default_rng(0)
-    there = np.arange(L) < LENGTHS
+    attention_mask = np.arange(L) < LENGTHS
     return {
         "input_ids": jnp.asarray(generator.integers(0, V, (B, L))),
-        "attention_mask": jnp.asarray(there),
+        "attention_mask": jnp.asarray(attention_mask),
         "segment_ids": jnp.asarray((np.arange(L) >= [[4], [2], [8]]).astype(np.int64)),
         "mlm_positions": jnp.tile(jnp.arange(L), (B, 1)),
         "mlm_labels": jnp.asarray(generator.integers(0, V, (B, L))),
-        "mlm_weights": jnp.asarray(there, jnp.float32),
+        "mlm_weights": jnp.asarray(attention_mask, jnp.float32),
     }
 
 
@@ -71,38 +71,40 @@ def params(batch, random_variables, scale):
 
 
 @pytest.fixture(scope="module")
-def ours(batch, params):
+def bertjax_outputs(batch, params):
     def outputs(module: nn.Module, batch):
         encoded = module.encoder(batch, train=False)
         states = encoded.hidden_states
         scores = [module.encoder.attention_scores(states[i], i, batch) for i in range(N)]
-        # Softmax over the keys that are there.
-        seen = jnp.where(batch["attention_mask"][:, None, None], jnp.stack(scores), -jnp.inf)
+        # Softmax over the keys that are not padding.
+        masked_scores = jnp.where(
+            batch["attention_mask"][:, None, None], jnp.stack(scores), -jnp.inf
+        )
         return {
             "hidden_states": jnp.stack(states),
-            "attention": jax.nn.softmax(seen, axis=-1),
+            "attention": jax.nn.softmax(masked_scores, axis=-1),
             "logits": module.mlm.scores(module.encoder, encoded, batch, train=False)[0],
         }
 
-    return shown(pretrainer().apply({"params": params}, batch, method=outputs))
+    return without_padding(pretrainer().apply({"params": params}, batch, method=outputs))
 
 
-def shown(arrays):
+def without_padding(arrays):
     """Outputs with those of padding removed."""
-    there = np.arange(L) < LENGTHS
+    attention_mask = np.arange(L) < LENGTHS
     return {
-        "hidden_states": np.asarray(arrays["hidden_states"]) * there[None, :, :, None],
-        "attention": np.asarray(arrays["attention"]) * there[None, :, None, :, None],
-        "logits": np.asarray(arrays["logits"]) * there[:, :, None],
+        "hidden_states": np.asarray(arrays["hidden_states"]) * attention_mask[None, :, :, None],
+        "attention": np.asarray(arrays["attention"]) * attention_mask[None, :, None, :, None],
+        "logits": np.asarray(arrays["logits"]) * attention_mask[:, :, None],
     }
 
 
-def test_golden_outputs(ours, scale, golden_parity):
-    golden_parity(f"distilbert_{scale}", ours)
+def test_golden_outputs(bertjax_outputs, scale, golden_parity):
+    golden_parity(f"distilbert_{scale}", bertjax_outputs)
 
 
 @pytest.mark.slow
-def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity):
+def test_outputs_are_equal(batch, params, bertjax_outputs, scale, load_into, golden_parity):
     torch = pytest.importorskip(
         "torch", reason="parity needs torch, of the dependency group test-all"
     )
@@ -124,7 +126,7 @@ def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity)
             output_hidden_states=True,
             output_attentions=True,
         )
-    reference = shown(
+    reference = without_padding(
         {
             "hidden_states": torch.stack(found.hidden_states).numpy(),
             "attention": torch.stack(found.attentions).numpy(),
@@ -133,5 +135,5 @@ def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity)
     )
     for name, expected in reference.items():
         assert np.abs(expected).max() > 0.01
-        np.testing.assert_allclose(ours[name], expected, atol=1e-4, rtol=0, err_msg=name)
-    golden_parity(f"distilbert_{scale}", ours, reference)
+        np.testing.assert_allclose(bertjax_outputs[name], expected, atol=1e-4, rtol=0, err_msg=name)
+    golden_parity(f"distilbert_{scale}", bertjax_outputs, reference)

@@ -42,13 +42,13 @@ TOWER = {
 }
 DISCRIMINATOR = {
     **EMBEDDINGS,
-    **{f"encoder/{ours}": theirs for ours, theirs in TOWER.items()},
+    **{f"encoder/{bertjax_name}": hf_name for bertjax_name, hf_name in TOWER.items()},
     "rtd/dense": "discriminator_predictions.dense",
     "rtd/classifier/dense": "discriminator_predictions.dense_prediction",
 }
 GENERATOR = {
     **EMBEDDINGS,
-    **{f"generator/encoder/{ours}": theirs for ours, theirs in TOWER.items()},
+    **{f"generator/encoder/{bertjax_name}": hf_name for bertjax_name, hf_name in TOWER.items()},
     "generator/mlm/transform/dense": "generator_predictions.dense",
     "generator/mlm/transform/norm": "generator_predictions.LayerNorm",
     "generator/mlm/bias": "generator_lm_head.bias",
@@ -57,25 +57,25 @@ GENERATOR = {
 
 def pretrainer():
     model = Model(**COMMON, **SIZES, num_pooler_layers=0, output_hidden_states=True)
-    made = {
+    objectives = {
         "generator": lambda: generator.Objective(4, (), V, size=0.5),
         "rtd": rtd.Objective,
     }
-    return Pretrainer(model, made)
+    return Pretrainer(model, objectives)
 
 
 @pytest.fixture(scope="module")
 def batch():
     """Every position is predicted; one row is full, one padded, one has a single token."""
     generator = np.random.default_rng(0)
-    there = np.arange(L) < LENGTHS
+    attention_mask = np.arange(L) < LENGTHS
     return {
         "input_ids": jnp.asarray(generator.integers(0, V, (B, L))),
-        "attention_mask": jnp.asarray(there),
+        "attention_mask": jnp.asarray(attention_mask),
         "segment_ids": jnp.asarray((np.arange(L) >= [[4], [2], [8]]).astype(np.int64)),
         "mlm_positions": jnp.tile(jnp.arange(L), (B, 1)),
         "mlm_labels": jnp.asarray(generator.integers(0, V, (B, L))),
-        "mlm_weights": jnp.asarray(there, jnp.float32),
+        "mlm_weights": jnp.asarray(attention_mask, jnp.float32),
         "example_key": jax.random.split(jax.random.key(0), B),
     }
 
@@ -91,7 +91,7 @@ def params(batch, random_variables, scale):
 
 
 @pytest.fixture(scope="module")
-def ours(batch, params):
+def bertjax_outputs(batch, params):
     def outputs(module: nn.Module, batch):
         encoded = module.encoder(batch, train=False)
         generated = module.generator.prepare(module.encoder, batch, train=False)
@@ -102,25 +102,25 @@ def ours(batch, params):
         }
 
     found = pretrainer().apply({"params": params}, batch, method=outputs)
-    return shown(found)
+    return without_padding(found)
 
 
-def shown(arrays):
+def without_padding(arrays):
     """Outputs with those of padding removed."""
-    there = np.arange(L) < LENGTHS
+    attention_mask = np.arange(L) < LENGTHS
     return {
-        "hidden_states": np.asarray(arrays["hidden_states"]) * there[None, :, :, None],
-        "replaced": np.asarray(arrays["replaced"]) * there,
-        "generated": np.asarray(arrays["generated"]) * there[:, :, None],
+        "hidden_states": np.asarray(arrays["hidden_states"]) * attention_mask[None, :, :, None],
+        "replaced": np.asarray(arrays["replaced"]) * attention_mask,
+        "generated": np.asarray(arrays["generated"]) * attention_mask[:, :, None],
     }
 
 
-def test_golden_outputs(ours, scale, golden_parity):
-    golden_parity(f"electra_{scale}", ours)
+def test_golden_outputs(bertjax_outputs, scale, golden_parity):
+    golden_parity(f"electra_{scale}", bertjax_outputs)
 
 
 @pytest.mark.slow
-def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity):
+def test_outputs_are_equal(batch, params, bertjax_outputs, scale, load_into, golden_parity):
     torch = pytest.importorskip(
         "torch", reason="parity needs torch, of the dependency group test-all"
     )
@@ -139,7 +139,7 @@ def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity)
 
     encoded = run(transformers.ElectraForPreTraining, SIZES, DISCRIMINATOR)
     generated = run(transformers.ElectraForMaskedLM, SMALL_SIZES, GENERATOR)
-    reference = shown(
+    reference = without_padding(
         {
             "hidden_states": torch.stack(encoded.hidden_states[1:]).numpy(),
             "replaced": encoded.logits.numpy(),
@@ -148,5 +148,5 @@ def test_outputs_are_equal(batch, params, ours, scale, load_into, golden_parity)
     )
     for name, expected in reference.items():
         assert np.abs(expected).max() > 0.01
-        np.testing.assert_allclose(ours[name], expected, atol=1e-4, rtol=0, err_msg=name)
-    golden_parity(f"electra_{scale}", ours, reference)
+        np.testing.assert_allclose(bertjax_outputs[name], expected, atol=1e-4, rtol=0, err_msg=name)
+    golden_parity(f"electra_{scale}", bertjax_outputs, reference)

@@ -14,10 +14,10 @@ MODEL = Model(31, D, N, F, ((1, 3), (2, 4)), 3, 1, W, output_hidden_states=True)
 
 @pytest.fixture(scope="module")
 def batch():
-    there = np.arange(L) < np.array([[L], [4]])
+    attention_mask = np.arange(L) < np.array([[L], [4]])
     return {
         "char_ids": jnp.asarray(np.random.default_rng(0).integers(0, 261, (B, L, W))),
-        "attention_mask": jnp.asarray(there),
+        "attention_mask": jnp.asarray(attention_mask),
     }
 
 
@@ -37,10 +37,10 @@ def test_each_direction_depends_on_its_own_side(apply, batch):
         changed = batch["char_ids"].at[:, place].add(7) % 261
         moved = np.asarray(apply(batch | {"char_ids": changed}).sequence) != plain
         forward, backward = moved[..., : D // 2].any(-1), moved[..., D // 2 :].any(-1)
-        there, at = np.asarray(batch["attention_mask"]), np.arange(L)
-        seen = there & there[:, [place]]
-        np.testing.assert_array_equal(forward, seen & (at >= place))
-        np.testing.assert_array_equal(backward, seen & (at <= place))
+        attention_mask, at = np.asarray(batch["attention_mask"]), np.arange(L)
+        visible = attention_mask & attention_mask[:, [place]]
+        np.testing.assert_array_equal(forward, visible & (at >= place))
+        np.testing.assert_array_equal(backward, visible & (at <= place))
 
 
 def test_padding_has_no_effect(apply, batch):
@@ -75,8 +75,8 @@ def test_states_continue_in_some_rows_and_restart_in_others(apply, variables, ba
     forward = np.concatenate(parts, axis=1)[..., : D // 2]
     np.testing.assert_allclose(forward[0], joined[0, :, : D // 2], atol=1e-6)
     # A row that does not continue reads as if the first piece were padding.
-    begun = {"attention_mask": whole["attention_mask"].at[:, 3:].set(False)}
-    moved = whole | {"char_ids": jnp.roll(whole["char_ids"], -3, axis=1)} | begun
+    first_tokens = {"attention_mask": whole["attention_mask"].at[:, 3:].set(False)}
+    moved = whole | {"char_ids": jnp.roll(whole["char_ids"], -3, axis=1)} | first_tokens
     np.testing.assert_allclose(parts[1][1], apply(moved).sequence[1, :3], atol=1e-6)
 
 

@@ -45,10 +45,10 @@ def rows(sentences, width):
         for sentence in sentences
     ]
     max_length = 66
-    there = np.arange(max_length) < np.array([len(row) for row in spelled])[:, None]
+    attention_mask = np.arange(max_length) < np.array([len(row) for row in spelled])[:, None]
     char_ids = np.zeros((len(spelled), max_length, width), np.int16)
-    char_ids[there] = np.concatenate(spelled)
-    return {"char_ids": jnp.asarray(char_ids), "attention_mask": jnp.asarray(there)}
+    char_ids[attention_mask] = np.concatenate(spelled)
+    return {"char_ids": jnp.asarray(char_ids), "attention_mask": jnp.asarray(attention_mask)}
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_the_bottom_layer_equals_the_reference(folder, loaded):
         char_ids[words.index(word)] = characters.boundary_word(mark, model.max_chars_per_word)
     with h5py.File(folder / "elmo_token_embeddings.hdf5") as file:
         expected = np.asarray(file["embedding"])
-    there = jnp.ones((1, len(words)), bool)
-    batch = {"char_ids": jnp.asarray(char_ids)[None], "attention_mask": there}
+    attention_mask = jnp.ones((1, len(words)), bool)
+    batch = {"char_ids": jnp.asarray(char_ids)[None], "attention_mask": attention_mask}
     encoded = jax.jit(lambda rows: model.apply({"params": params}, rows, train=False))(batch)
     np.testing.assert_allclose(
         encoded.hidden_states[0][0, :, : expected.shape[1]], expected, atol=1e-5

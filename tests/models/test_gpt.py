@@ -11,7 +11,7 @@ from bertjax.models import gpt1, gpt2
 B, L, V, D = 2, 7, 31, 12
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
 SIZES |= {"vocab_size": V, "hidden_size": D, "max_position_embeddings": 9}
-PACKS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0]])
+PACK_IDS = np.array([[1, 1, 1, 2, 2, 2, 2], [1, 1, 2, 2, 2, 0, 0]])
 
 
 @pytest.fixture(scope="module", params=[gpt1, gpt2], ids=["gpt1", "gpt2"])
@@ -58,15 +58,20 @@ def test_outputs_do_not_depend_on_later_tokens(model, variables, batch):
 
 
 def test_packed_documents_are_separated(model, variables, batch, encode):
-    packed = batch | {"pack_ids": jnp.asarray(PACKS), "attention_mask": jnp.asarray(PACKS > 0)}
+    packed = batch | {
+        "pack_ids": jnp.asarray(PACK_IDS),
+        "attention_mask": jnp.asarray(PACK_IDS > 0),
+    }
     starts = np.array([[0, 0, 0, 3, 3, 3, 3], [0, 0, 2, 2, 2, 5, 5]])
     packed["position_ids"] = jnp.asarray(np.arange(L) - starts)
     found = reaches(model, variables, packed)
     expected = (
-        (PACKS[:, :, None] == PACKS[:, None, :]) & np.tri(L, dtype=bool) & (PACKS > 0)[:, None]
+        (PACK_IDS[:, :, None] == PACK_IDS[:, None, :])
+        & np.tri(L, dtype=bool)
+        & (PACK_IDS > 0)[:, None]
     )
-    there = PACKS > 0
-    np.testing.assert_array_equal(found[there], expected[there])
+    attention_mask = PACK_IDS > 0
+    np.testing.assert_array_equal(found[attention_mask], expected[attention_mask])
     alone = {"input_ids": batch["input_ids"][:1, 3:], "attention_mask": jnp.ones((1, 4), bool)}
     whole = encode(variables, packed)
     np.testing.assert_allclose(whole[:1, 3:], encode(variables, alone), atol=1e-5)
@@ -83,13 +88,13 @@ def test_a_cache_has_no_effect_at_any_position(model, variables, batch, encode):
     """Row 1 starts two columns later; then tokens are added one by one, and two at once."""
     ids = np.asarray(batch["input_ids"])
     columns = np.stack([ids[0], np.concatenate([[9, 9], ids[1, :5]])])
-    there = np.arange(L) >= np.array([[0], [2]])
+    attention_mask = np.arange(L) >= np.array([[0], [2]])
     expected = np.asarray(encode(variables, batch))
 
     def piece(begin, end):
         return {
             "input_ids": jnp.asarray(columns[:, begin:end]),
-            "attention_mask": jnp.asarray(there[:, begin:end]),
+            "attention_mask": jnp.asarray(attention_mask[:, begin:end]),
         }
 
     def call(method, *arguments):
@@ -122,9 +127,9 @@ def test_a_text_that_is_too_long_is_refused(model):
 
 def test_the_pooled_output_is_that_of_the_last_token(model, variables, batch):
     lengths = np.array([4, L])
-    there = jnp.asarray(np.arange(L) < lengths[:, None])
+    attention_mask = jnp.asarray(np.arange(L) < lengths[:, None])
     run = jax.jit(lambda batch: model.apply(variables, batch, train=False))
-    encoded = run(batch | {"attention_mask": there})
+    encoded = run(batch | {"attention_mask": attention_mask})
     last = np.asarray(encoded.sequence)[np.arange(B), lengths - 1]
     np.testing.assert_array_equal(encoded.cls_state, last)
 

@@ -40,10 +40,10 @@ def model(request):
 @pytest.fixture(scope="module")
 def batch():
     """The first row is causal, the second bidirectional and padded."""
-    there = jnp.asarray(np.arange(L) < np.array([[L], [5]]))
-    seen = masks.bidirectional_or_causal(jnp.asarray([True, False]), there)
+    attention_mask = jnp.asarray(np.arange(L) < np.array([[L], [5]]))
+    visible = masks.bidirectional_or_causal(jnp.asarray([True, False]), attention_mask)
     ids = np.random.default_rng(0).integers(0, V, (B, L))
-    return {"input_ids": jnp.asarray(ids), "attention_mask": seen}
+    return {"input_ids": jnp.asarray(ids), "attention_mask": visible}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def gelu_by_tanh(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def attention(x, seen, relative, p):
+def attention(x, visible, relative, p):
     """One row, one head and one pair of tokens at a time."""
     x = norm(x)
 
@@ -84,7 +84,7 @@ def attention(x, seen, relative, p):
     query_position, key_position = project(relative, "query"), project(relative, "key")
     context = np.zeros_like(value)
     for head, q in np.ndindex(H, L):
-        keys = np.flatnonzero(seen[q])
+        keys = np.flatnonzero(visible[q])
         scores = np.zeros(len(keys))
         for n, k in enumerate(keys):
             row = bucket(q - k) + BUCKETS - 1
@@ -105,7 +105,7 @@ def feed_forward(x, p):
     return norm(gelu_by_tanh(hidden) * gate) @ p["output"]["kernel"]
 
 
-def by_hand(params, ids, seen):
+def by_hand(params, ids, visible):
     """The sequence of one row, and the sums after each layer."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     relative = norm(params["relative_embeddings"]["embedding"], params["relative_norm"])
@@ -115,7 +115,7 @@ def by_hand(params, ids, seen):
     for layer in range(N):
         p = jax.tree.map(lambda leaf, at=layer: leaf[at], params["layers"]["block"])
         halves = (
-            lambda x, p=p: attention(x, seen, relative, p["attention"]),
+            lambda x, p=p: attention(x, visible, relative, p["attention"]),
             lambda x, p=p: feed_forward(x, p["feed_forward"]),
         )
         for half in halves:
@@ -134,14 +134,14 @@ def test_the_encoder_by_hand(model, variables, batch):
     model = dataclasses.replace(model, output_hidden_states=True)
     encoded = jax.jit(lambda v, b: model.apply(v, b, train=False))(variables, batch)
     for row, length in enumerate((L, 5)):
-        seen = np.asarray(batch["attention_mask"][row])
-        expected, states = by_hand(variables["params"], batch["input_ids"][row], seen)
+        visible = np.asarray(batch["attention_mask"][row])
+        expected, states = by_hand(variables["params"], batch["input_ids"][row], visible)
         np.testing.assert_allclose(encoded.sequence[row, :length], expected[:length], atol=2e-4)
         for found, state in zip(encoded.hidden_states, states, strict=True):
             np.testing.assert_allclose(found[row, :length], state[:length], rtol=1e-3, atol=2e-4)
 
 
-def test_a_row_sees_nothing_later_or_beyond_its_padding(model, variables, batch):
+def test_a_row_does_not_attend_to_later_tokens_or_padding(model, variables, batch):
     """Invariant 7, for a causal and a bidirectional row of one batch."""
     encode = jax.jit(lambda ids: model.apply(variables, batch | {"input_ids": ids}, train=False))
     before = encode(batch["input_ids"]).sequence

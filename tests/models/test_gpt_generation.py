@@ -56,7 +56,7 @@ def prompts(reference):
     return PROMPTS if "GPT2" in type(reference).__name__ else PROMPTS[1:2]
 
 
-def theirs(reference, prompts, **options):
+def hf_generate(reference, prompts, **options):
     """The generated tokens, with -1 after the end instead of padding."""
     with torch.no_grad():
         found = reference.generate(
@@ -66,13 +66,13 @@ def theirs(reference, prompts, **options):
             do_sample=False,
             **options,
         )
-    made = found[:, prompts.shape[1] :].numpy()
-    made = np.pad(made, ((0, 0), (0, NEW - made.shape[1])), constant_values=-1)
-    ended = np.cumsum(made == END, axis=1) - (made == END) > 0
-    return np.where(ended, -1, made)
+    generated = found[:, prompts.shape[1] :].numpy()
+    generated = np.pad(generated, ((0, 0), (0, NEW - generated.shape[1])), constant_values=-1)
+    ended = np.cumsum(generated == END, axis=1) - (generated == END) > 0
+    return np.where(ended, -1, generated)
 
 
-def ours(model, prompts, follow):
+def bertjax_generate(model, prompts, follow):
     history = jnp.asarray(prompts, jnp.int32)
 
     def run(params):
@@ -83,22 +83,22 @@ def ours(model, prompts, follow):
 
 @pytest.mark.parametrize("sampler", [search.GREEDY, CONTROL], ids=["plain", "controlled"])
 def test_greedy_search_is_equal(reference, model, prompts, sampler):
-    expected = theirs(
+    expected = hf_generate(
         reference,
         prompts,
         repetition_penalty=sampler.repetition_penalty,
         no_repeat_ngram_size=sampler.no_repeat_ngram_size,
     )
 
-    def follow(*begun):
-        return search.complete(*begun, max_new_tokens=NEW, end_id=END, sampler=sampler)
+    def follow(*state):
+        return search.complete(*state, max_new_tokens=NEW, end_id=END, sampler=sampler)
 
-    np.testing.assert_array_equal(ours(model, prompts, follow), expected)
+    np.testing.assert_array_equal(bertjax_generate(model, prompts, follow), expected)
 
 
 @pytest.mark.parametrize(("width", "alpha"), [(4, 1.0), (3, 0.0), (2, 2.0)])
 def test_beam_search_is_equal(reference, model, prompts, width, alpha):
-    expected = theirs(
+    expected = hf_generate(
         reference,
         prompts,
         num_beams=width,
@@ -107,8 +107,8 @@ def test_beam_search_is_equal(reference, model, prompts, width, alpha):
         repetition_penalty=CONTROL.repetition_penalty,
     )
 
-    def follow(*begun):
+    def follow(*state):
         options = {"max_new_tokens": NEW, "end_id": END, "sampler": CONTROL}
-        return beam.search(*begun, width=width, penalty=beam.power(alpha), **options)[0]
+        return beam.search(*state, width=width, penalty=beam.power(alpha), **options)[0]
 
-    np.testing.assert_array_equal(ours(model, prompts, follow), expected)
+    np.testing.assert_array_equal(bertjax_generate(model, prompts, follow), expected)

@@ -71,14 +71,14 @@ def test_texts_of_a_row_have_the_outputs_that_they_have_alone(batch, name):
     variables = model.init(jax.random.key(0), rows, train=False)
     apply = jax.jit(lambda rows: model.apply(variables, rows, train=False).sequence)
     together = np.asarray(apply(rows))
-    packs = batch["pack_ids"]
-    assert packs.max() > 2
+    pack_ids = batch["pack_ids"]
+    assert pack_ids.max() > 2
     alone = {key: np.zeros_like(batch[key]) for key in ("input_ids", "segment_ids")}
-    alone["attention_mask"] = np.zeros_like(packs, bool)
-    for pack in range(1, packs.max() + 1):
-        place = packs == pack
+    alone["attention_mask"] = np.zeros_like(pack_ids, bool)
+    for pack in range(1, pack_ids.max() + 1):
+        place = pack_ids == pack
         at = np.arange(16) < place.sum(axis=1, keepdims=True)
-        alone["input_ids"] = np.zeros_like(packs)
+        alone["input_ids"] = np.zeros_like(pack_ids)
         alone["input_ids"][at] = batch["input_ids"][place]
         alone["attention_mask"] = at
         got = np.asarray(apply({key: jnp.asarray(values) for key, values in alone.items()}))
@@ -102,8 +102,8 @@ def test_no_masking_policy_masks_special_tokens_or_crosses_texts(batch):
         assert len(set(zip(rows.tolist(), chosen.tolist(), strict=True))) == int(budget.sum())
         for ends in bounds:
             for end in np.moveaxis(np.asarray(ends)[rows, places], -1, 0):
-                packs = batch["pack_ids"]
-                np.testing.assert_array_equal(packs[rows, end], packs[rows, chosen])
+                pack_ids = batch["pack_ids"]
+                np.testing.assert_array_equal(pack_ids[rows, end], pack_ids[rows, chosen])
 
 
 @pytest.mark.parametrize("name", ["elmo", "transformer"])

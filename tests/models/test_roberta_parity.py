@@ -50,16 +50,20 @@ LENGTHS = {"padded": (L, 5, 8), "one token": (1,), "full": (L, L)}
 def batch_of(case):
     """Texts of given lengths; transformers detects padding by its id, so no other token has it."""
     lengths = np.array(LENGTHS[case])
-    there = np.arange(lengths.max()) < lengths[:, None]
-    ids = np.random.default_rng(0).integers(PAD + 1, V, there.shape)
+    attention_mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.random.default_rng(0).integers(PAD + 1, V, attention_mask.shape)
     return {
-        "input_ids": jnp.asarray(np.where(there, ids, PAD)),
-        "attention_mask": jnp.asarray(there),
+        "input_ids": jnp.asarray(np.where(attention_mask, ids, PAD)),
+        "attention_mask": jnp.asarray(attention_mask),
         # Unknown segment ids are treated as the only one of the model.
-        "segment_ids": jnp.asarray((np.arange(there.shape[1]) > 2) & there, jnp.int32),
-        "mlm_positions": jnp.asarray(np.tile(np.arange(there.shape[1]), (len(lengths), 1))),
+        "segment_ids": jnp.asarray(
+            (np.arange(attention_mask.shape[1]) > 2) & attention_mask, jnp.int32
+        ),
+        "mlm_positions": jnp.asarray(
+            np.tile(np.arange(attention_mask.shape[1]), (len(lengths), 1))
+        ),
         "mlm_labels": jnp.asarray(ids),
-        "mlm_weights": jnp.asarray(there, jnp.float32),
+        "mlm_weights": jnp.asarray(attention_mask, jnp.float32),
     }
 
 
@@ -73,13 +77,16 @@ def outputs(variables, batch):
     return PRETRAINER.apply(variables, batch, method=method)
 
 
-def there_of(batch, arrays):
+def without_padding(batch, arrays):
     """Outputs of tokens and texts, without padding."""
-    there = np.asarray(batch["attention_mask"])
-    return {k: np.asarray(v)[there] if v.ndim == 3 else np.asarray(v) for k, v in arrays.items()}
+    attention_mask = np.asarray(batch["attention_mask"])
+    return {
+        k: np.asarray(v)[attention_mask] if v.ndim == 3 else np.asarray(v)
+        for k, v in arrays.items()
+    }
 
 
-def reference(theirs, batch):
+def reference(hf_arrays, batch):
     torch = pytest.importorskip(
         "torch", reason="parity needs torch, of the dependency group test-all"
     )
@@ -90,7 +97,7 @@ def reference(theirs, batch):
     model = transformers.RobertaForMaskedLM(config)
     model.roberta = transformers.RobertaModel(config)
     model.tie_weights()
-    state = {name: torch.tensor(value) for name, value in theirs.items()}
+    state = {name: torch.tensor(value) for name, value in hf_arrays.items()}
     missing, unexpected = model.eval().load_state_dict(state, strict=False)
     assert not unexpected
     assert set(missing) <= {"lm_head.decoder.weight", "lm_head.decoder.bias"}
@@ -107,19 +114,19 @@ def reference(theirs, batch):
 @pytest.mark.parametrize("case", LENGTHS)
 def test_outputs_are_equal(case, magnify, parity):
     batch = batch_of(case)
-    variables, theirs = parity(PRETRAINER, batch, NAMES, magnify)
-    expected = there_of(batch, reference(theirs, batch))
-    got = there_of(batch, outputs(variables, batch))
+    variables, hf_arrays = parity(PRETRAINER, batch, NAMES, magnify)
+    expected = without_padding(batch, reference(hf_arrays, batch))
+    got = without_padding(batch, outputs(variables, batch))
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, atol=1e-4, err_msg=name)
 
 
 def test_golden_outputs(parity, golden_parity, regolden):
     batch = batch_of("padded")
-    variables, theirs = parity(PRETRAINER, batch, NAMES, 8.0)
+    variables, hf_arrays = parity(PRETRAINER, batch, NAMES, 8.0)
 
-    def shown(arrays):
-        return {name: value[:, :4] for name, value in there_of(batch, arrays).items()}
+    def select_outputs(arrays):
+        return {name: value[:, :4] for name, value in without_padding(batch, arrays).items()}
 
-    expected = shown(reference(theirs, batch)) if regolden else None
-    golden_parity("roberta", shown(outputs(variables, batch)), expected)
+    expected = select_outputs(reference(hf_arrays, batch)) if regolden else None
+    golden_parity("roberta", select_outputs(outputs(variables, batch)), expected)

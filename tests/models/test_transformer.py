@@ -42,8 +42,8 @@ def test_padding_and_later_tokens_have_no_effect(encode, batch):
     noise = jnp.where(batch["attention_mask"], batch["input_ids"], 5)
     other = encode({**batch, "input_ids": noise})
     np.testing.assert_array_equal(other.decoded, encoded.decoded)
-    there = np.asarray(batch["attention_mask"])
-    np.testing.assert_array_equal(other.sequence[there], encoded.sequence[there])
+    attention_mask = np.asarray(batch["attention_mask"])
+    np.testing.assert_array_equal(other.sequence[attention_mask], encoded.sequence[attention_mask])
     changed = batch["decoder_input_ids"].at[:, 4].add(1) % V
     later = encode({**batch, "decoder_input_ids": changed}).decoded
     np.testing.assert_array_equal(later[:, :4], encoded.decoded[:, :4])

@@ -38,13 +38,13 @@ def variables(reference):
     table = np.random.default_rng(0).normal(0, D**-0.5, (V, D)).astype(np.float32)
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
     params = {"word_embeddings": {"embedding": jnp.asarray(table)}}
-    for side, ours in (("encoder", "layers"), ("decoder", "decoder_layers")):
+    for side, name in (("encoder", "layers"), ("decoder", "decoder_layers")):
         layers = [_layer(weights, side, f"{side}.layers.{i}") for i in range(N)]
         block = {
             part: {name: _stacked(layers, part, name) for name in layers[0][part]}
             for part in layers[0]
         }
-        params[ours] = {"block": block}
+        params[name] = {"block": block}
     return {"params": params}
 
 
@@ -58,40 +58,40 @@ def _stacked(layers, part, name):
 
 
 def _layer(weights, side, prefix):
-    made = {}
-    for ours, theirs in ATTENTIONS[side].items():
-        kernels = weights[f"{prefix}.{theirs}.in_proj_weight"].reshape(3, H, D // H, D)
-        biases = weights[f"{prefix}.{theirs}.in_proj_bias"].reshape(3, H, D // H)
-        made[ours] = {
+    params = {}
+    for bertjax_name, torch_name in ATTENTIONS[side].items():
+        kernels = weights[f"{prefix}.{torch_name}.in_proj_weight"].reshape(3, H, D // H, D)
+        biases = weights[f"{prefix}.{torch_name}.in_proj_bias"].reshape(3, H, D // H)
+        params[bertjax_name] = {
             name: {"kernel": kernel.transpose(2, 0, 1), "bias": bias}
             for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True)
         }
-        output = weights[f"{prefix}.{theirs}.out_proj.weight"].T.reshape(H, D // H, D)
-        made[ours]["output"] = {
+        output = weights[f"{prefix}.{torch_name}.out_proj.weight"].T.reshape(H, D // H, D)
+        params[bertjax_name]["output"] = {
             "kernel": output,
-            "bias": weights[f"{prefix}.{theirs}.out_proj.bias"],
+            "bias": weights[f"{prefix}.{torch_name}.out_proj.bias"],
         }
     names = (("intermediate", "linear1"), ("output", "linear2"))
-    made["feed_forward"] = {
-        ours: {
-            "kernel": weights[f"{prefix}.{theirs}.weight"].T,
-            "bias": weights[f"{prefix}.{theirs}.bias"],
+    params["feed_forward"] = {
+        bertjax_name: {
+            "kernel": weights[f"{prefix}.{torch_name}.weight"].T,
+            "bias": weights[f"{prefix}.{torch_name}.bias"],
         }
-        for ours, theirs in names
+        for bertjax_name, torch_name in names
     }
-    for number, ours in enumerate(NORMS[side], start=1):
-        made[ours] = {
+    for number, bertjax_name in enumerate(NORMS[side], start=1):
+        params[bertjax_name] = {
             "scale": weights[f"{prefix}.norm{number}.weight"],
             "bias": weights[f"{prefix}.norm{number}.bias"],
         }
-    return made
+    return params
 
 
 def test_encoder_and_decoder_are_equal(reference, variables):
     generator = np.random.default_rng(1)
     source, target = (generator.integers(0, V, (B, length)) for length in (L, T))
-    there = np.arange(L) < np.array([[L], [1], [8]])
-    batch = {"input_ids": source, "attention_mask": there, "decoder_input_ids": target}
+    attention_mask = np.arange(L) < np.array([[L], [1], [8]])
+    batch = {"input_ids": source, "attention_mask": attention_mask, "decoder_input_ids": target}
     batch = jax.tree.map(jnp.asarray, batch)
     encoded = Model(V, D, N, H, F).apply(variables, batch, train=False)
     table = np.asarray(variables["params"]["word_embeddings"]["embedding"])
@@ -100,7 +100,7 @@ def test_encoder_and_decoder_are_equal(reference, variables):
         return torch.tensor(table[ids] * D**0.5 + sinusoids(ids.shape[1], D))
 
     with torch.no_grad():
-        padding = torch.tensor(~there)
+        padding = torch.tensor(~attention_mask)
         memory = reference.encoder(embedded(source), src_key_padding_mask=padding)
         decoded = reference(
             embedded(source),
@@ -109,5 +109,7 @@ def test_encoder_and_decoder_are_equal(reference, variables):
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
         )
-    np.testing.assert_allclose(encoded.sequence[there], memory.numpy()[there], atol=1e-5)
+    np.testing.assert_allclose(
+        encoded.sequence[attention_mask], memory.numpy()[attention_mask], atol=1e-5
+    )
     np.testing.assert_allclose(encoded.decoded, decoded.numpy(), atol=1e-5)

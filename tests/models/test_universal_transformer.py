@@ -95,23 +95,23 @@ def test_halting_equals_the_paper(variables, halted):
 
 def test_padding_and_its_halting_have_no_effect(apply, batch, halted):
     for token in (1, 17):
-        there = batch["attention_mask"]
-        other = batch | {"input_ids": jnp.where(there, batch["input_ids"], token)}
+        attention_mask = batch["attention_mask"]
+        other = batch | {"input_ids": jnp.where(attention_mask, batch["input_ids"], token)}
         encoded = apply(other)
-        there = np.asarray(there)
-        got, expected = (np.asarray(e.sequence)[there] for e in (encoded, halted))
+        attention_mask = np.asarray(attention_mask)
+        got, expected = (np.asarray(e.sequence)[attention_mask] for e in (encoded, halted))
         np.testing.assert_array_equal(got, expected)
         np.testing.assert_array_equal(
-            np.asarray(encoded.ponder)[there], np.asarray(halted.ponder)[there]
+            np.asarray(encoded.ponder)[attention_mask], np.asarray(halted.ponder)[attention_mask]
         )
 
 
 def test_longer_rows_have_no_effect(apply, batch, halted):
     longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in batch.items()}
     encoded = apply(longer)
-    there = np.asarray(batch["attention_mask"])
-    got = np.asarray(encoded.sequence)[:, :L][there]
-    np.testing.assert_allclose(got, np.asarray(halted.sequence)[there], atol=1e-5)
+    attention_mask = np.asarray(batch["attention_mask"])
+    got = np.asarray(encoded.sequence)[:, :L][attention_mask]
+    np.testing.assert_allclose(got, np.asarray(halted.sequence)[attention_mask], atol=1e-5)
 
 
 def test_an_impossible_threshold_is_one_line(batch):

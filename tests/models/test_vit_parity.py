@@ -40,7 +40,7 @@ def reference(request):
     return model.eval()
 
 
-def ours(reference):
+def bertjax_params(reference):
     """The weights of the reference as parameters of bertjax."""
     weights = {name: value.numpy() for name, value in reference.state_dict().items()}
 
@@ -104,7 +104,7 @@ def test_sequence_and_pooled_output_are_equal(reference):
         expected = reference(torch.tensor(images.transpose(0, 3, 1, 2)))
     model = Model(**SIZES, num_pooler_layers=1)
     encoded = jax.jit(lambda params, batch: model.apply({"params": params}, batch, train=False))(
-        ours(reference), {"pixel_values": jnp.asarray(images)}
+        bertjax_params(reference), {"pixel_values": jnp.asarray(images)}
     )
     np.testing.assert_allclose(encoded.sequence, expected.last_hidden_state, atol=1e-4)
     np.testing.assert_allclose(encoded.pooled, expected.pooler_output, atol=1e-4)

@@ -55,9 +55,12 @@ def jacobians(variables, batch):
 
 def expected(batch):
     """Expected dependencies through any number of layers: the order is transitive."""
-    order, there = np.asarray(batch["prediction_order"]), np.asarray(batch["attention_mask"])
+    order, attention_mask = (
+        np.asarray(batch["prediction_order"]),
+        np.asarray(batch["attention_mask"]),
+    )
     earlier = (order[:, None, :] < 0) | (order[:, None, :] < order[:, :, None])
-    return earlier & there[:, None, :]
+    return earlier & attention_mask[:, None, :]
 
 
 def test_a_query_does_not_depend_on_its_own_token_and_later_ones(jacobians, batch):
@@ -93,16 +96,18 @@ def test_padding_has_no_effect(variables, batch):
     longer = {name: jnp.pad(rows, ((0, 0), (0, 3))) for name, rows in plain.items()}
     longer["input_ids"] = longer["input_ids"].at[:, L:].set(7)
     short, long = (MODEL.apply(variables, rows, train=False) for rows in (plain, longer))
-    there = np.asarray(plain["attention_mask"])
+    attention_mask = np.asarray(plain["attention_mask"])
     np.testing.assert_allclose(
-        np.asarray(long.sequence)[:, :L][there], np.asarray(short.sequence)[there], atol=1e-5
+        np.asarray(long.sequence)[:, :L][attention_mask],
+        np.asarray(short.sequence)[attention_mask],
+        atol=1e-5,
     )
     np.testing.assert_allclose(long.cls_state, short.cls_state, atol=1e-5)
     np.testing.assert_array_equal(short.cls_state[1], short.sequence[1, 5])
 
 
 def test_two_segments_with_memory_equal_one_pass(variables):
-    """If the second segment attends to what was visible in the first."""
+    """If the second segment attends to the visible tokens of the first."""
     generator = np.random.default_rng(2)
     ids = jnp.asarray(generator.integers(0, V, (B, 9)))
     first_sees_itself = np.zeros((9, 9), bool)
@@ -116,11 +121,11 @@ def test_two_segments_with_memory_equal_one_pass(variables):
     zeros = {"states": jnp.zeros((B, 2, 5, D)), "filled": jnp.zeros((B, 5), bool)}
     carry, parts = {"memory": zeros}, []
     for part, going_on in ((ids[:, :5], False), (ids[:, 5:], True)):
-        there = jnp.ones(part.shape, bool)
+        attention_mask = jnp.ones(part.shape, bool)
         rows = {
             "input_ids": part,
-            "attention_mask": there,
-            "memory_mask": there,
+            "attention_mask": attention_mask,
+            "memory_mask": attention_mask,
             "is_continuation": jnp.full(B, going_on),
         }
         encoded, changed = MODEL.apply(

@@ -107,17 +107,17 @@ def model(clamp_len):
 def batch():
     """Full length, length 1, and a length in between; three kinds of segments."""
     generator = np.random.default_rng(0)
-    there = np.arange(L) < np.array([[L], [1], [8]])
+    attention_mask = np.arange(L) < np.array([[L], [1], [8]])
     segments = (np.arange(L) >= np.array([[4], [2], [3]])) * 1
-    segments[np.arange(B), there.sum(axis=1) - 1] = 2
+    segments[np.arange(B), attention_mask.sum(axis=1) - 1] = 2
     return {
         "input_ids": generator.integers(0, V, (B, L)),
-        "attention_mask": there,
+        "attention_mask": attention_mask,
         "segment_ids": segments,
     }
 
 
-def theirs(batch, **more):
+def hf_inputs(batch, **more):
     arrays = {
         "input_ids": torch.tensor(batch["input_ids"]),
         "attention_mask": torch.tensor(batch["attention_mask"]).float(),
@@ -128,15 +128,19 @@ def theirs(batch, **more):
 
 def test_every_layer_is_equal(reference, params, model, batch):
     with torch.no_grad():
-        expected = reference.transformer(**theirs(batch), output_hidden_states=True, use_mems=False)
+        expected = reference.transformer(
+            **hf_inputs(batch), output_hidden_states=True, use_mems=False
+        )
     encoded = model.apply(
         {"params": params["encoder"]}, jax.tree.map(jnp.asarray, batch), train=False
     )
-    there = batch["attention_mask"]
+    attention_mask = batch["attention_mask"]
     assert len(expected.hidden_states) == len(encoded.hidden_states) == N + 1
     for got, states in zip(encoded.hidden_states, expected.hidden_states, strict=True):
-        np.testing.assert_allclose(np.asarray(got)[there], states.numpy()[there], atol=1e-4)
-    last = there.sum(axis=1) - 1
+        np.testing.assert_allclose(
+            np.asarray(got)[attention_mask], states.numpy()[attention_mask], atol=1e-4
+        )
+    last = attention_mask.sum(axis=1) - 1
     np.testing.assert_allclose(
         encoded.cls_state, expected.last_hidden_state.numpy()[np.arange(B), last], atol=1e-4
     )
@@ -144,25 +148,27 @@ def test_every_layer_is_equal(reference, params, model, batch):
 
 def test_left_padding_has_no_effect(reference, params, model, batch):
     """Released models were padded on the left: positions are relative."""
-    there = batch["attention_mask"]
+    attention_mask = batch["attention_mask"]
     moved = {
         name: np.stack(
-            [np.roll(row, L - n) for row, n in zip(rows, there.sum(axis=1), strict=True)]
+            [np.roll(row, L - n) for row, n in zip(rows, attention_mask.sum(axis=1), strict=True)]
         )
         for name, rows in batch.items()
     }
     with torch.no_grad():
-        expected = reference.transformer(**theirs(moved), use_mems=False).last_hidden_state.numpy()
+        expected = reference.transformer(
+            **hf_inputs(moved), use_mems=False
+        ).last_hidden_state.numpy()
     encoded = model.apply(
         {"params": params["encoder"]}, jax.tree.map(jnp.asarray, batch), train=False
     )
     np.testing.assert_allclose(
-        np.asarray(encoded.sequence)[there], expected[moved["attention_mask"]], atol=1e-4
+        np.asarray(encoded.sequence)[attention_mask], expected[moved["attention_mask"]], atol=1e-4
     )
 
 
 @pytest.fixture(scope="module")
-def drawn(batch):
+def permutation_batch(batch):
     """Targets and an order without some tokens; the last slots of the first row are unused."""
     generator = np.random.default_rng(1)
     positions = np.array([[9, 2, 5, 7], [0, 0, 0, 0], [1, 6, 3, 4]])
@@ -180,15 +186,15 @@ def drawn(batch):
     }
 
 
-def test_the_query_stream_is_equal(reference, params, model, drawn):
-    order, positions = drawn["prediction_order"], drawn["mlm_positions"]
-    seen = (order[:, None, :] < 0) | (order[:, None, :] < order[:, :, None])
+def test_the_query_stream_is_equal(reference, params, model, permutation_batch):
+    order, positions = permutation_batch["prediction_order"], permutation_batch["mlm_positions"]
+    visible = (order[:, None, :] < 0) | (order[:, None, :] < order[:, :, None])
     mapping = np.zeros((B, P, L), np.float32)
     np.put_along_axis(mapping, positions[..., None], 1, axis=2)
     with torch.no_grad():
         expected = reference(
-            **theirs(drawn),
-            perm_mask=torch.tensor(~seen).float(),
+            **hf_inputs(permutation_batch),
+            perm_mask=torch.tensor(~visible).float(),
             target_mapping=torch.tensor(mapping),
             use_mems=False,
         ).logits.numpy()
@@ -198,13 +204,15 @@ def test_the_query_stream_is_equal(reference, params, model, drawn):
         return module.encoder.attend(queries) + params["permutation_lm"]["bias"]
 
     pretrainer = Pretrainer(model, {"permutation_lm": lambda: permutation_lm.Objective(())})
-    ours = jax.tree.map(jnp.asarray, drawn)
-    got = np.asarray(pretrainer.apply({"params": params}, ours, method=logits))
-    real = drawn["mlm_weights"] > 0
+    jax_batch = jax.tree.map(jnp.asarray, permutation_batch)
+    got = np.asarray(pretrainer.apply({"params": params}, jax_batch, method=logits))
+    real = permutation_batch["mlm_weights"] > 0
     np.testing.assert_allclose(got[real], expected[real], atol=1e-4)
-    losses, metrics = pretrainer.apply({"params": params}, ours, train=False)
+    losses, metrics = pretrainer.apply({"params": params}, jax_batch, train=False)
     entropy = torch.nn.functional.cross_entropy(
-        torch.tensor(expected[real]), torch.tensor(drawn["mlm_labels"][real]), reduction="sum"
+        torch.tensor(expected[real]),
+        torch.tensor(permutation_batch["mlm_labels"][real]),
+        reduction="sum",
     )
     assert float(losses["permutation_lm"][0]) == pytest.approx(float(entropy), rel=1e-4)
     assert losses["permutation_lm"][1] == real.sum()
@@ -244,11 +252,11 @@ def test_three_segments_with_memory_are_equal(reference, params, model):
 def test_parameter_counts_of_published_sizes(fields, count):
     batch = {"input_ids": jnp.zeros((1, 2), jnp.int32), "attention_mask": jnp.ones((1, 2), bool)}
     names = ("vocab_size", "d_model", "n_layer", "n_head", "d_inner")
-    ours = jax.eval_shape(lambda: Model(*fields).init(jax.random.key(0), batch, train=False))
-    assert sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(ours["params"])) == count
+    shapes = jax.eval_shape(lambda: Model(*fields).init(jax.random.key(0), batch, train=False))
+    assert sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"])) == count
     fields = fields or (32000, 768, 12, 12, 3072)
     with torch.device("meta"):
-        theirs = transformers.XLNetModel(
+        hf_model = transformers.XLNetModel(
             transformers.XLNetConfig(**dict(zip(names, fields, strict=True)))
         )
-    assert sum(weight.numel() for weight in theirs.parameters()) == count
+    assert sum(weight.numel() for weight in hf_model.parameters()) == count

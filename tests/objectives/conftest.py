@@ -38,10 +38,10 @@ def make_batch():
         input_ids = generator.integers(5, VOCABULARY, (batch_size, length))
         input_ids[:, 0] = CLS
         input_ids[np.arange(batch_size), lengths - 1] = SEP
-        there = np.arange(length) < lengths[:, None]
+        attention_mask = np.arange(length) < lengths[:, None]
         return {
-            "input_ids": jnp.asarray(np.where(there, input_ids, PAD), jnp.int32),
-            "attention_mask": jnp.asarray(there),
+            "input_ids": jnp.asarray(np.where(attention_mask, input_ids, PAD), jnp.int32),
+            "attention_mask": jnp.asarray(attention_mask),
             "word_starts": jnp.asarray((input_ids % 3 > 0) | (input_ids < 5)),
             "example_id": jnp.arange(100, 100 + batch_size),
             "example_key": example_keys(seed, jnp.asarray(step), batch_size),

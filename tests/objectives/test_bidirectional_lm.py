@@ -22,21 +22,21 @@ def model(encoder):
 
 @pytest.fixture(scope="module")
 def sequence():
-    draws = np.random.default_rng(0).normal(size=(*IDS.shape, 2 * P))
-    return jnp.asarray(draws, jnp.float32)
+    values = np.random.default_rng(0).normal(size=(*IDS.shape, 2 * P))
+    return jnp.asarray(values, jnp.float32)
 
 
 def objective(**fields):
     return bidirectional_lm.Objective((PAD, UNK, CLS, SEP, 4), UNK, positions_at_a_time=4, **fields)
 
 
-def run(made, model, sequence, batch=BATCH):
+def run(module, model, sequence, batch=BATCH):
     params = {
-        "table": jnp.asarray(np.random.default_rng(1).normal(size=(made.softmax_size or V, P))),
-        "bias": jnp.arange(made.softmax_size or V) / 10,
+        "table": jnp.asarray(np.random.default_rng(1).normal(size=(module.softmax_size or V, P))),
+        "bias": jnp.arange(module.softmax_size or V) / 10,
     }
     given = model, Encoded(sequence), batch
-    return params, made.apply({"params": params}, *given, train=False, method="loss")
+    return params, module.apply({"params": params}, *given, train=False, method="loss")
 
 
 @pytest.mark.parametrize("size", [0, 9])
@@ -67,8 +67,8 @@ def test_padding_examples_do_not_count(model, sequence):
 
 def test_logits_of_a_whole_batch_are_not_materialised(model, sequence):
     """Invariant 6: no array has a value for each position and word."""
-    made = objective()
-    jaxpr = jax.make_jaxpr(lambda s: run(made, model, s)[1][0])(sequence)
+    module = objective()
+    jaxpr = jax.make_jaxpr(lambda s: run(module, model, s)[1][0])(sequence)
     assert f"{IDS.shape[0]},{IDS.shape[1]},{V}" not in str(jaxpr)
 
 

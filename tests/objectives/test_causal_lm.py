@@ -43,13 +43,13 @@ def test_the_loss_by_hand_with_any_chunk_size(size, variables, batch):
     )
     table = np.asarray(variables["params"]["encoder"]["word_embeddings"]["embedding"], np.float64)
     logits = np.asarray(sequence, np.float64) @ table.T
-    chances = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
+    log_probs = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
     ids = np.asarray(batch["input_ids"])
     expected, hits = 0.0, 0
     for row, length in ((0, L), (1, 4)):
         for place in range(length - 1):
-            expected -= chances[row, place, ids[row, place + 1]]
-            hits += chances[row, place].argmax() == ids[row, place + 1]
+            expected -= log_probs[row, place, ids[row, place + 1]]
+            hits += log_probs[row, place].argmax() == ids[row, place + 1]
     losses, metrics = module.apply(variables, batch, train=False)
     assert float(losses["causal_lm"][0]) == pytest.approx(expected, rel=1e-5)
     assert losses["causal_lm"][1] == (L - 1) + 3
@@ -61,24 +61,26 @@ def test_label_smoothing_and_z_loss_are_those_of_all_logits(variables, batch):
     options = {"label_smoothing": 0.2, "z_loss": 0.01}
     module = pretrainer(**options)
 
-    def ours(params, train=True):
+    def chunked_loss(params, train=True):
         def loss(module, batch):
             encoded = module.encoder(batch, train=False)
             return module.causal_lm.loss(module.encoder, encoded, batch, train=train)[0]
 
         return module.apply({"params": params}, batch, method=loss)
 
-    def whole(params):
+    def full_loss(params):
         def logits(module, batch):
             return module.encoder.attend(module.encoder(batch, train=False).sequence)
 
         scores = module.apply({"params": params}, batch, method=logits)
         return cross_entropy(scores, *next_token_targets(batch), **options)
 
-    got, expected = (jax.jit(jax.value_and_grad(f))(variables["params"]) for f in (ours, whole))
+    got, expected = (
+        jax.jit(jax.value_and_grad(f))(variables["params"]) for f in (chunked_loss, full_loss)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
     plain = pretrainer().apply(variables, batch, train=False)[0]["causal_lm"][0]
-    assert ours(variables["params"], train=False) == plain
+    assert chunked_loss(variables["params"], train=False) == plain
 
 
 def test_logits_of_all_positions_are_not_materialised(variables, batch):

@@ -35,8 +35,11 @@ V3 = {"size": 1.0, "depth": 0.5, "mask_decoder_layers": 2, "mask_share": 1.0}
 def pretrainer(sharing, **fields):
     model = deberta.Model(**SIZES, embedding_sharing=sharing)
     fields = FIELDS | V3 | fields
-    made = {"generator": functools.partial(generator.Objective, **fields), "rtd": rtd.Objective}
-    return Pretrainer(model, made)
+    objectives = {
+        "generator": functools.partial(generator.Objective, **fields),
+        "rtd": rtd.Objective,
+    }
+    return Pretrainer(model, objectives)
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +143,8 @@ def test_masked_tokens_are_predicted_from_the_decoder(random_variables, batch):
             losses, _ = module.apply({"params": params}, batch, train=False)
             return losses["lm"]
 
-        made = module.apply({"params": params}, batch, method=logits)
-        return jax.value_and_grad(loss, has_aux=True)(params), made
+        outputs = module.apply({"params": params}, batch, method=logits)
+        return jax.value_and_grad(loss, has_aux=True)(params), outputs
 
     ((loss, weight), gradient), (everywhere, prepared) = run(params)
     assert np.asarray(gradient["encoder"]["position_embeddings"]["embedding"]).any()

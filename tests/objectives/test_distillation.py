@@ -40,12 +40,12 @@ def teacher(layers=4, of="mlm", **fields):
 
 def distilbert(layers=2, deep=4, **fields):
     student = model(layers, type_vocab_size=0, num_pooler_layers=0)
-    made = {
+    objectives = {
         "mlm": functools.partial(predict, weight=2.0),
         "soft_targets": functools.partial(soft_targets.Objective, teacher(deep), **fields),
         "hidden_cosine": hidden_cosine.Objective,
     }
-    return Pretrainer(student, made)
+    return Pretrainer(student, objectives)
 
 
 def tinybert(layers=2, width=6, deep=4, **fields):
@@ -63,13 +63,13 @@ def batch(make_batch):
 
 
 @pytest.fixture(scope="module")
-def drawn(batch):
+def random_params(batch):
     """Random variables of a pretrainer and its teacher."""
 
-    return functools.cache(lambda name: draws(STUDENTS[name](), batch))
+    return functools.cache(lambda name: draw_variables(STUDENTS[name](), batch))
 
 
-def draws(module, batch):
+def draw_variables(module, batch):
     """Random variables of a module, without compilation."""
     generator = np.random.default_rng(2)
     boxed = jax.eval_shape(lambda: module.init(jax.random.key(0), batch, train=False))
@@ -80,21 +80,21 @@ def draws(module, batch):
 
 
 def run_teacher(variables, name, batch, function):
-    made = teacher(of="mlm" if name == "soft_targets" else "")()
+    module = teacher(of="mlm" if name == "soft_targets" else "")()
     params = variables["frozen"][name]["teacher"]["params"]
-    return made.apply({"params": params}, batch, method=function)
+    return module.apply({"params": params}, batch, method=function)
 
 
-def test_soft_targets_and_cosine_by_hand(batch, drawn):
-    variables, module = drawn("distilbert"), distilbert()
+def test_soft_targets_and_cosine_by_hand(batch, random_params):
+    variables, module = random_params("distilbert"), distilbert()
     losses_found, metrics = module.apply(variables, batch, train=False)
     masked = module.apply(variables, batch, train=False, method="prepare")
 
-    def outputs(made, masked):
-        encoded = made.encoder(masked, train=False)
-        return encoded.sequence, made.mlm.scores(made.encoder, encoded, masked, train=False)[0]
+    def outputs(model, masked):
+        encoded = model.encoder(masked, train=False)
+        return encoded.sequence, model.mlm.scores(model.encoder, encoded, masked, train=False)[0]
 
-    theirs, expected = run_teacher(variables, "soft_targets", masked, outputs)
+    teacher_outputs, expected = run_teacher(variables, "soft_targets", masked, outputs)
     own, logits = module.apply(variables, masked, method=outputs)
     weights = masked["mlm_weights"]
     divergence = losses.divergence(logits, expected, weights, 2.0)
@@ -103,20 +103,26 @@ def test_soft_targets_and_cosine_by_hand(batch, drawn):
     agreed = (weights * (logits.argmax(-1) == expected.argmax(-1))).sum()
     assert metrics["soft_targets/agreement"] == (agreed, weights.sum())
 
-    there = np.asarray(batch["attention_mask"])
-    own, theirs = np.asarray(own)[there], np.asarray(theirs)[there]
-    lengths = np.linalg.norm(own, axis=-1) * np.linalg.norm(theirs, axis=-1)
-    wanted_cosine = (1 - (own * theirs).sum(-1) / lengths).sum()
-    assert losses_found["hidden_cosine"][0] == pytest.approx(wanted_cosine, rel=1e-4)
-    assert losses_found["hidden_cosine"][1] == there.sum()
+    attention_mask = np.asarray(batch["attention_mask"])
+    own, teacher_outputs = (
+        np.asarray(own)[attention_mask],
+        np.asarray(teacher_outputs)[attention_mask],
+    )
+    lengths = np.linalg.norm(own, axis=-1) * np.linalg.norm(teacher_outputs, axis=-1)
+    expected_cosine = (1 - (own * teacher_outputs).sum(-1) / lengths).sum()
+    assert losses_found["hidden_cosine"][0] == pytest.approx(expected_cosine, rel=1e-4)
+    assert losses_found["hidden_cosine"][1] == attention_mask.sum()
 
 
 def test_the_teacher_has_no_dropout(batch):
     def prepared(**dropout):
         make = teacher(2, **dropout)
-        made = {"mlm": predict, "soft_targets": functools.partial(soft_targets.Objective, make)}
-        module = Pretrainer(model(2), made)
-        return module.apply(draws(module, batch), batch, train=True, method="prepare")
+        objectives = {
+            "mlm": predict,
+            "soft_targets": functools.partial(soft_targets.Objective, make),
+        }
+        module = Pretrainer(model(2), objectives)
+        return module.apply(draw_variables(module, batch), batch, train=True, method="prepare")
 
     keeping, dropping = prepared(), prepared(hidden_dropout_prob=0.5)
     for name in ("teacher_sequence", "teacher_scores"):
@@ -140,14 +146,14 @@ def attention_scores(x, encoder, layer):
 
 
 @pytest.mark.parametrize(("layer_map", "chosen"), [((), (2, 4)), ((3, 1), (3, 1))])
-def test_layer_matching_by_hand(layer_map, chosen, batch, drawn):
-    variables, module = drawn("tinybert"), tinybert(layer_map=layer_map)
+def test_layer_matching_by_hand(layer_map, chosen, batch, random_params):
+    variables, module = random_params("tinybert"), tinybert(layer_map=layer_map)
     found, metrics = module.apply(variables, batch, train=False)
 
-    def states_of(made, batch):
-        return made.encoder(batch, train=False).hidden_states
+    def states_of(model, batch):
+        return model.encoder(batch, train=False).hidden_states
 
-    theirs = run_teacher(variables, "layer_matching", batch, states_of)
+    teacher_outputs = run_teacher(variables, "layer_matching", batch, states_of)
     own = module.apply(variables, batch, method=states_of)
     params = variables["params"]
     maps = params["layer_matching"]
@@ -159,11 +165,11 @@ def test_layer_matching_by_hand(layer_map, chosen, batch, drawn):
             mapped = np.asarray(state)[row, :length] @ maps[f"{name}_projection"]["kernel"]
             return ((mapped - np.asarray(expected)[row, :length]) ** 2).mean(-1).sum()
 
-        sums["embedding"] += error(own[0], "embedding", theirs[0])
+        sums["embedding"] += error(own[0], "embedding", teacher_outputs[0])
         for layer, other in enumerate(chosen, start=1):
-            sums["hidden"] += error(own[layer], "hidden", theirs[other])
+            sums["hidden"] += error(own[layer], "hidden", teacher_outputs[other])
             mine = attention_scores(own[layer - 1][row, :length], params["encoder"], layer)
-            expected = attention_scores(theirs[other - 1][row, :length], master, other)
+            expected = attention_scores(teacher_outputs[other - 1][row, :length], master, other)
             sums["attention"] += ((mine - expected) ** 2).mean((0, 2)).sum()
     count = batch["attention_mask"].sum()
     for name, value in sums.items():
@@ -175,13 +181,13 @@ def test_layer_matching_by_hand(layer_map, chosen, batch, drawn):
 
 
 @pytest.mark.parametrize("name", STUDENTS)
-def test_padding_has_no_effect(name, batch, drawn):
-    module, there = STUDENTS[name](), batch["attention_mask"]
-    prepared = module.apply(drawn(name), batch, train=False, method="prepare")
+def test_padding_has_no_effect(name, batch, random_params):
+    module, attention_mask = STUDENTS[name](), batch["attention_mask"]
+    prepared = module.apply(random_params(name), batch, train=False, method="prepare")
     predictions = {key: rows for key, rows in prepared.items() if key.startswith("mlm")}
-    expected, _ = module.apply(drawn(name), batch | predictions, train=False)
-    other = batch | {"input_ids": jnp.where(there, batch["input_ids"], 17)}
-    found, _ = module.apply(drawn(name), other | predictions, train=False)
+    expected, _ = module.apply(random_params(name), batch | predictions, train=False)
+    other = batch | {"input_ids": jnp.where(attention_mask, batch["input_ids"], 17)}
+    found, _ = module.apply(random_params(name), other | predictions, train=False)
     for objective, (value, weight) in expected.items():
         assert found[objective][0] == pytest.approx(float(value), rel=1e-5), objective
         assert found[objective][1] == weight
@@ -194,19 +200,19 @@ QUICK_STUDENTS = [
 
 @pytest.mark.parametrize("name", STUDENTS)
 @pytest.mark.slow
-def test_rows_of_weight_zero_have_no_loss(name, batch, drawn):
+def test_rows_of_weight_zero_have_no_loss(name, batch, random_params):
     module = STUDENTS[name]()
     first = {key: rows[:3] for key, rows in batch.items()}
-    expected, _ = module.apply(drawn(name), first, train=False)
+    expected, _ = module.apply(random_params(name), first, train=False)
     weight = {"example_weight": jnp.array([1.0, 1, 1, 0])}
-    found, _ = module.apply(drawn(name), batch | weight, train=False)
+    found, _ = module.apply(random_params(name), batch | weight, train=False)
     for objective, sums in expected.items():
         np.testing.assert_allclose(found[objective], sums, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", QUICK_STUDENTS)
-def test_only_the_student_has_a_gradient(name, batch, drawn):
-    module, variables = STUDENTS[name](), drawn(name)
+def test_only_the_student_has_a_gradient(name, batch, random_params):
+    module, variables = STUDENTS[name](), random_params(name)
     own = next(reversed(variables["frozen"]))
 
     def loss(variables):
@@ -220,9 +226,9 @@ def test_only_the_student_has_a_gradient(name, batch, drawn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDENTS)
-def test_accumulation_is_exact(name, batch, drawn):
+def test_accumulation_is_exact(name, batch, random_params):
     """With a teacher that computes each microbatch."""
-    variables = drawn(name)
+    variables = random_params(name)
     rows = {key: x for key, x in batch.items() if key != "example_key"}
     rows["example_weight"] = jnp.array([1.0, 0, 1, 1])
     zero, params = jnp.zeros((), jnp.int32), variables["params"]
@@ -250,17 +256,19 @@ def test_accumulation_is_exact(name, batch, drawn):
 def test_the_student_is_initialised_from_layers_of_its_teacher(layers, deep, chosen, batch):
     """Six of twelve layers are those of DistilBERT's published code."""
     module = distilbert(layers, deep)
-    variables = draws(module, batch)
+    variables = draw_variables(module, batch)
     params, frozen = variables["params"], variables["frozen"]
-    begun = module.init_params(params, frozen)
+    initialised = module.init_params(params, frozen)
     master = frozen["soft_targets"]["teacher"]["params"]
-    assert jax.tree.structure(begun) == jax.tree.structure(params)
+    assert jax.tree.structure(initialised) == jax.tree.structure(params)
     layers = jax.tree.map(lambda leaf: leaf[np.array(chosen)], master["encoder"]["layers"])
-    jax.tree.map(np.testing.assert_array_equal, begun["encoder"]["layers"], layers)
+    jax.tree.map(np.testing.assert_array_equal, initialised["encoder"]["layers"], layers)
     for name in ("word_embeddings", "position_embeddings", "embeddings"):
-        jax.tree.map(np.testing.assert_array_equal, begun["encoder"][name], master["encoder"][name])
-    jax.tree.map(np.testing.assert_array_equal, begun["mlm"], master["mlm"])
-    assert set(begun["encoder"]) == {
+        jax.tree.map(
+            np.testing.assert_array_equal, initialised["encoder"][name], master["encoder"][name]
+        )
+    jax.tree.map(np.testing.assert_array_equal, initialised["mlm"], master["mlm"])
+    assert set(initialised["encoder"]) == {
         "word_embeddings",
         "position_embeddings",
         "embeddings",
@@ -271,23 +279,23 @@ def test_the_student_is_initialised_from_layers_of_its_teacher(layers, deep, cho
 
 
 def test_a_student_of_another_width_is_not_initialised_from_its_teacher(batch):
-    made = {name: distilbert().objectives[name] for name in ("mlm", "soft_targets")}
-    narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), made)
-    variables = draws(narrow, batch)
+    objectives = {name: distilbert().objectives[name] for name in ("mlm", "soft_targets")}
+    narrow = Pretrainer(model(2, 6, type_vocab_size=0, num_pooler_layers=0), objectives)
+    variables = draw_variables(narrow, batch)
     with pytest.raises(UserError, match="shape mismatch at encoder/embeddings"):
         narrow.init_params(variables["params"], variables["frozen"])
 
 
-TAUGHT = distilbert().objectives
+OBJECTIVES = distilbert().objectives
 MATCHED = tinybert().objectives
 
 
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (Pretrainer(model(2, 6), TAUGHT), "hidden_size=6, expected the teacher's 12"),
+        (Pretrainer(model(2, 6), OBJECTIVES), "hidden_size=6, expected the teacher's 12"),
         (
-            Pretrainer(model(2), {name: TAUGHT[name] for name in ("soft_targets", "mlm")}),
+            Pretrainer(model(2), {name: OBJECTIVES[name] for name in ("soft_targets", "mlm")}),
             "requires 'mlm' before it in config.objectives: got",
         ),
         (
@@ -332,19 +340,19 @@ class Peers(nn.Module):
 
 def test_a_single_score_is_compared_by_its_square(batch):
     make = functools.partial(Pretrainer, model(2), {"rating": Peers}, parent=None)
-    made = {
+    objectives = {
         "rating": Peers,
         "soft_targets": functools.partial(
             soft_targets.Objective, make, of="rating", init_from_teacher=False
         ),
     }
-    module = Pretrainer(model(1), made)
-    variables = draws(module, batch)
+    module = Pretrainer(model(1), objectives)
+    variables = draw_variables(module, batch)
     found, metrics = module.apply(variables, batch, train=False)
     frozen = variables["frozen"]["soft_targets"]["teacher"]["params"]["encoder"]
     own = model(1).apply({"params": variables["params"]["encoder"]}, batch, train=False)
-    theirs = model(2).apply({"params": frozen}, batch, train=False)
+    teacher_outputs = model(2).apply({"params": frozen}, batch, train=False)
     assert isinstance(own, Encoded)
-    expected = jnp.square(own.sequence[:, 0, 0] - theirs.sequence[:, 0, 0]).sum()
+    expected = jnp.square(own.sequence[:, 0, 0] - teacher_outputs.sequence[:, 0, 0]).sum()
     assert found["soft_targets"] == (pytest.approx(float(expected), rel=1e-5), 4)
     assert metrics == {}

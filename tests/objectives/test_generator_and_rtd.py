@@ -38,8 +38,11 @@ def pretrainer(dropout=0.0, vocab_size=V, **fields):
         initializer_range=0.3,
     )
     fields = FIELDS | {"vocab_size": vocab_size} | fields
-    made = {"generator": functools.partial(generator.Objective, **fields), "rtd": rtd.Objective}
-    return Pretrainer(model, made)
+    objectives = {
+        "generator": functools.partial(generator.Objective, **fields),
+        "rtd": rtd.Objective,
+    }
+    return Pretrainer(model, objectives)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +93,8 @@ def test_the_generator_does_not_depend_on_predicted_tokens(params, make_batch):
 def test_replacements_are_samples_of_the_generator():
     logits = jnp.log(jnp.array([[[0.5, 0.3, 0.2]], [[0.1, 0.1, 0.8]]]))
     keys = jax.vmap(lambda i: jax.random.split(jax.random.key(i), 2))(jnp.arange(4000))
-    drawn = jax.jit(jax.vmap(lambda pair: masking.sample(pair, logits)))(keys)
-    shares = [np.bincount(np.asarray(drawn)[:, row, 0], minlength=3) / 4000 for row in range(2)]
+    samples = jax.jit(jax.vmap(lambda pair: masking.sample(pair, logits)))(keys)
+    shares = [np.bincount(np.asarray(samples)[:, row, 0], minlength=3) / 4000 for row in range(2)]
     # Five standard deviations of a share of 4,000 samples.
     np.testing.assert_allclose(shares, [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], atol=0.04)
 
@@ -144,13 +147,13 @@ def test_the_loss_of_rtd_by_hand(encoder, random_variables):
     last = parameters["classifier"]["dense"]
     logits = (hidden @ last["kernel"] + last["bias"])[..., 0]
     places = [(0, 0, 0), (0, 1, 0), (0, 2, 1), (0, 3, 1), (1, 0, 0), (1, 1, 0)]
-    chances = [(scipy.special.expit(logits[row, at]), fake) for row, at, fake in places]
-    expected = -sum(np.log(chance if fake else 1 - chance) for chance, fake in chances)
+    probs = [(scipy.special.expit(logits[row, at]), fake) for row, at, fake in places]
+    expected = -sum(np.log(prob if fake else 1 - prob) for prob, fake in probs)
     loss, weight, metrics = module.apply(variables, sequence, batch)
     assert loss == pytest.approx(expected, rel=1e-5)
     assert weight == 6
-    right = sum((chance > 0.5) == fake for chance, fake in chances)
-    found = sum(chance > 0.5 for chance, fake in chances if fake)
+    right = sum((prob > 0.5) == fake for prob, fake in probs)
+    found = sum(prob > 0.5 for prob, fake in probs if fake)
     assert metrics == {"accuracy": (right, 6), "replaced": (2, 6), "found": (found, 2)}
     half = batch | {"example_weight": jnp.array([1.0, 0.0])}
     assert module.apply(variables, sequence, half)[1] == 4

@@ -277,7 +277,7 @@ def test_the_loss_by_hand(encoder, random_variables):
     places = [(0, 4, 7), (0, 1, 60), (1, 2, 9)]
     transform = parameters["objective"]["transform"]
     table = parameters["encoder"]["word_embeddings"]["embedding"]
-    wanted_loss = wanted_correct = 0
+    expected_loss = expected_correct = 0
     for row, position, label in places:
         hidden = np.asarray(sequence)[row, position] @ transform["dense"]["kernel"]
         hidden = hidden + transform["dense"]["bias"]
@@ -285,12 +285,12 @@ def test_the_loss_by_hand(encoder, random_variables):
         hidden = (hidden - hidden.mean()) / np.sqrt(hidden.var() + 1e-12)
         hidden = hidden * transform["norm"]["scale"] + transform["norm"]["bias"]
         logits = table @ hidden + parameters["objective"]["bias"]
-        wanted_loss += scipy.special.logsumexp(logits) - logits[label]
-        wanted_correct += logits.argmax() == label
+        expected_loss += scipy.special.logsumexp(logits) - logits[label]
+        expected_correct += logits.argmax() == label
     loss, weight, metrics = module.apply(variables, sequence, batch)
-    assert loss == pytest.approx(wanted_loss, rel=1e-5)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert weight == 3
-    assert metrics["accuracy"] == (wanted_correct, 3)
+    assert metrics["accuracy"] == (expected_correct, 3)
 
     # Label smoothing and z-loss are part of the loss in training, not in evaluation.
     options = {"label_smoothing": 0.2, "z_loss": 0.01}

@@ -40,11 +40,11 @@ def test_rows_of_both_kinds_by_hand(encoder, make_batch):
     batch = make_batch(16, 24) | {"example_weight": jnp.ones(16).at[1].set(0.0)}
     found = prepare(make(causal_share=0.5, masked_lm_prob=0.3), encoder, batch)
     masked = prepare(mlm.Objective(MASK, SPECIAL, VOCABULARY, masked_lm_prob=0.3), encoder, batch)
-    ids, there = np.asarray(batch["input_ids"]), np.asarray(batch["attention_mask"])
+    ids, attention_mask = np.asarray(batch["input_ids"]), np.asarray(batch["attention_mask"])
     assert 4 < found["lm_kind"].sum() < 12
     for row, is_causal in enumerate(found["lm_kind"]):
-        weights, seen = found["mlm_weights"][row], np.broadcast_to(there[row], (24, 24))
-        text = there[row] & ~np.isin(ids[row], SPECIAL)
+        weights, visible = found["mlm_weights"][row], np.broadcast_to(attention_mask[row], (24, 24))
+        text = attention_mask[row] & ~np.isin(ids[row], SPECIAL)
         budget = masked["mlm_weights"][row].sum()
         assert budget == (0 if row == 1 else np.round(0.3 * text.sum()))
         if is_causal:
@@ -52,14 +52,14 @@ def test_rows_of_both_kinds_by_hand(encoder, make_batch):
             np.testing.assert_array_equal(found["mlm_labels"][row], ids[row])
             np.testing.assert_array_equal(found["mlm_positions"][row], np.arange(24))
             np.testing.assert_allclose(weights, text * budget / text.sum(), rtol=1e-6)
-            seen = seen & np.tri(24, dtype=bool)
+            visible = visible & np.tri(24, dtype=bool)
         else:
             np.testing.assert_array_equal(found["input_ids"][row], masked["input_ids"][row])
             size = masked["mlm_weights"].shape[1]
             for name in ("mlm_positions", "mlm_labels", "mlm_weights"):
                 np.testing.assert_array_equal(found[name][row, :size], masked[name][row])
                 assert not found[name][row, size:].any()
-        np.testing.assert_array_equal(found["attention_mask"][row], seen)
+        np.testing.assert_array_equal(found["attention_mask"][row], visible)
 
 
 def test_the_loss_by_hand(encoder, make_batch, random_variables):
@@ -78,13 +78,13 @@ def test_the_loss_by_hand(encoder, make_batch, random_variables):
         return prepared, mlm.output_logits(module.encoder, hidden, bias)
 
     prepared, logits = jax.device_get(pretrainer.apply(variables, batch, method=everywhere))
-    chances = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
+    log_probs = logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)
     sums, hits = np.zeros((2, 2)), 0.0
     for row, n in np.argwhere(prepared["mlm_weights"] > 0):
         position, weight = prepared["mlm_positions"][row, n], prepared["mlm_weights"][row, n]
         label, kind = batch["input_ids"][row, position], prepared["lm_kind"][row]
-        sums[kind] += weight * np.array([-chances[row, position - 1, label], 1.0])
-        hits += weight * (chances[row, position - 1].argmax() == label)
+        sums[kind] += weight * np.array([-log_probs[row, position - 1, label], 1.0])
+        hits += weight * (log_probs[row, position - 1].argmax() == label)
     assert sums[:, 1].all()
     np.testing.assert_allclose(losses["mntp"], sums.sum(axis=0), rtol=1e-4)
     np.testing.assert_allclose(metrics["mntp/masked_loss"], sums[0], rtol=1e-4)
@@ -110,8 +110,8 @@ def test_logits_of_all_positions_are_not_materialised(encoder, make_batch, rando
 def test_tokens_without_one_before_them_are_not_predicted(encoder):
     """Not at the start of a row, nor at that of a packed text."""
     ids = jnp.full((1, 8), 9)
-    packs = jnp.asarray([[1, 1, 1, 2, 2, 3, 0, 0]])
-    batch = {"input_ids": ids, "attention_mask": packs > 0, "pack_ids": packs}
+    pack_ids = jnp.asarray([[1, 1, 1, 2, 2, 3, 0, 0]])
+    batch = {"input_ids": ids, "attention_mask": pack_ids > 0, "pack_ids": pack_ids}
     found = make().apply({}, batch, method="maskable")
     np.testing.assert_array_equal(found[0], [0, 1, 1, 0, 1, 0, 0, 0])
 

@@ -22,8 +22,8 @@ NEW = {"prediction_order", "mlm_positions", "mlm_labels", "mlm_weights"}
 def prepare(encoder):
     def run(batch, **fields):
         def plain(batch):
-            made = Objective(SPECIAL, **fields)
-            return made.apply({}, encoder, batch, train=True, method="prepare")
+            objective = Objective(SPECIAL, **fields)
+            return objective.apply({}, encoder, batch, train=True, method="prepare")
 
         prepared = dict(jax.jit(plain)(batch))
         del prepared["example_key"]
@@ -40,18 +40,18 @@ def test_an_exact_share_is_predicted_and_the_text_stays(fields, prepare, make_ba
     ids = prepared["input_ids"]
     np.testing.assert_array_equal(ids, batch["input_ids"])
     special = np.isin(ids, SPECIAL)
-    there = prepared["attention_mask"]
+    attention_mask = prepared["attention_mask"]
     share = fields.get("partial_prediction", 6.0)
-    expected = np.round((there & ~special).sum(axis=1) / share)
+    expected = np.round((attention_mask & ~special).sum(axis=1) / share)
     np.testing.assert_array_equal(prepared["mlm_weights"].sum(axis=1), expected)
     targets = np.zeros(ids.shape, bool)
     for row, (at, real) in enumerate(
         zip(prepared["mlm_positions"], prepared["mlm_weights"] > 0, strict=True)
     ):
         targets[row, at[real]] = True
-    assert not (targets & (special | ~there)).any()
+    assert not (targets & (special | ~attention_mask)).any()
     ordered = prepared["prediction_order"] >= 0
-    np.testing.assert_array_equal(ordered, targets | (special & there))
+    np.testing.assert_array_equal(ordered, targets | (special & attention_mask))
     np.testing.assert_array_equal(
         prepared["mlm_labels"], np.take_along_axis(ids, prepared["mlm_positions"], axis=1)
     )
@@ -109,7 +109,7 @@ def test_the_loss_by_hand(pretrainer, random_variables, make_batch):
     assert metrics["permutation_lm/accuracy"][0] == correct.sum()
 
 
-def test_only_predicted_positions_meet_the_vocabulary(pretrainer, random_variables, make_batch):
+def test_logits_are_computed_for_predicted_positions_only(pretrainer, random_variables, make_batch):
     batch = make_batch()
     variables = random_variables(pretrainer, batch, train=False)
 

@@ -65,28 +65,30 @@ def test_the_loss_by_hand(encoder, batch, sequence, random_variables):
 
     # Row, before, after, place in the span, label.
     places = [(0, 1, 5, 0, 7), (0, 1, 5, 1, 60), (0, 1, 5, 2, 5), (0, 5, 7, 0, 9), (1, 6, 8, 0, 13)]
-    wanted_loss = wanted_correct = 0
+    expected_loss = expected_correct = 0
     for row, before, after, place, label in places:
         position = own["position_embeddings"]["embedding"][place]
         hidden = np.concatenate([sequence[row, before], sequence[row, after], position])
         hidden = transformed(transformed(hidden, own["first"]), own["second"])
         logits = parameters["encoder"]["word_embeddings"]["embedding"] @ hidden + own["bias"]
-        wanted_loss += scipy.special.logsumexp(logits) - logits[label]
-        wanted_correct += logits.argmax() == label
+        expected_loss += scipy.special.logsumexp(logits) - logits[label]
+        expected_correct += logits.argmax() == label
     loss, weight, metrics = module.apply(variables, sequence, batch)
-    assert loss == pytest.approx(wanted_loss, rel=1e-5)
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert weight == 5
-    assert metrics["accuracy"] == (wanted_correct, 5)
+    assert metrics["accuracy"] == (expected_correct, 5)
 
 
-def test_its_inputs_are_only_the_boundary_tokens(encoder, batch, sequence, random_variables):
+def test_the_inputs_of_the_span_boundary_objective_are_the_boundary_tokens(
+    encoder, batch, sequence, random_variables
+):
     module = Loss(encoder, sbo.Objective())
     variables = random_variables(module, sequence, batch)
     slopes = jax.grad(lambda x: module.apply(variables, x, batch)[0])(sequence)
-    seen = np.abs(slopes).max(axis=-1) > 0
+    has_effect = np.abs(slopes).max(axis=-1) > 0
     expected = np.zeros((2, L), bool)
     expected[0, [1, 5, 7]] = expected[1, [6, 8]] = True
-    np.testing.assert_array_equal(seen, expected)
+    np.testing.assert_array_equal(has_effect, expected)
 
 
 def test_a_missing_neighbour_or_position_has_no_loss(encoder, batch, sequence, random_variables):
@@ -96,7 +98,7 @@ def test_a_missing_neighbour_or_position_has_no_loss(encoder, batch, sequence, r
         return module.apply(variables, sequence, batch | changes)[1]
 
     assert weight(sbo.Objective(num_positions=2)) == 4
-    # Row 0 ends before what follows its second span, row 1 before what follows its only one.
+    # Row 0 ends with its second span, row 1 with its only one: no token follows.
     short = jnp.arange(L) < jnp.array([[7], [8]])
     assert weight(sbo.Objective(), attention_mask=short) == 3
     last = spans([[2, 4], [2, 4], [2, 4], [8, 8]], [[0, 1], [0, 1], [8, 8]])
@@ -104,24 +106,24 @@ def test_a_missing_neighbour_or_position_has_no_loss(encoder, batch, sequence, r
     assert weight(sbo.Objective(), mlm_spans=last, mlm_positions=positions) == 3
 
 
-def test_it_uses_the_spans_masked_by_mlm(encoder, make_batch):
+def test_the_span_boundary_objective_uses_the_spans_masked_by_mlm(encoder, make_batch):
     batch = make_batch(full=True)
     hiding = mlm.Objective(
         mask_id=MASK, special_ids=(PAD, 1, CLS, SEP), vocab_size=VOCABULARY, masking="span"
     )
     prepared = hiding.apply({}, encoder, batch, train=True, method="prepare")
     spans, positions = np.asarray(prepared["mlm_spans"]), np.asarray(prepared["mlm_positions"])
-    there = np.asarray(prepared["mlm_weights"]) > 0
-    assert np.all((spans[..., 0] <= positions) & (positions <= spans[..., 1]) | ~there)
+    is_predicted = np.asarray(prepared["mlm_weights"]) > 0
+    assert np.all((spans[..., 0] <= positions) & (positions <= spans[..., 1]) | ~is_predicted)
     module = Loss(encoder, sbo.Objective())
     sequence = jnp.zeros((8, 40, D))
     variables = jax.eval_shape(lambda: module.init(jax.random.key(0), sequence, prepared))
     variables = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), nn.meta.unbox(variables))
     # [CLS] and [SEP] stand around every text, so that every span has its neighbours.
-    assert module.apply(variables, sequence, prepared)[1] == there.sum()
+    assert module.apply(variables, sequence, prepared)[1] == is_predicted.sum()
 
 
-def test_without_spans_it_is_refused(encoder, batch, sequence):
+def test_the_span_boundary_objective_requires_spans(encoder, batch, sequence):
     del batch["mlm_spans"]
     with pytest.raises(UserError, match="put mlm before it, with"):
         Loss(encoder, sbo.Objective()).init(jax.random.key(0), sequence, batch)

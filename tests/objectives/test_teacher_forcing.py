@@ -76,16 +76,16 @@ def test_the_target_of_infilling_is_the_whole_text(prepare, make_batch):
 def test_the_target_of_mass_is_half_of_the_text_with_its_positions(prepare, make_batch):
     batch = make_batch()
     prepared = prepare("mass", batch)
-    there = prepared["target_mask"]
+    target_mask = prepared["target_mask"]
     text = np.asarray(batch["attention_mask"].sum(1)) - 2
-    np.testing.assert_array_equal(there.sum(1), np.round(0.5 * text))
+    np.testing.assert_array_equal(target_mask.sum(1), np.round(0.5 * text))
     ids = np.asarray(batch["input_ids"])
     output = np.take_along_axis(ids, prepared["decoder_positions"], axis=1)
-    np.testing.assert_array_equal(prepared["target_ids"][there], output[there])
-    assert not np.isin(output[there], SPECIAL).any()
+    np.testing.assert_array_equal(prepared["target_ids"][target_mask], output[target_mask])
+    assert not np.isin(output[target_mask], SPECIAL).any()
     changed = (prepared["input_ids"] != ids).sum(1)
-    assert np.all(changed <= there.sum(1))
-    assert changed.sum() > 0.7 * there.sum()
+    assert np.all(changed <= target_mask.sum(1))
+    assert changed.sum() > 0.7 * target_mask.sum()
 
 
 def test_a_fragment_of_mass_can_be_anywhere_in_its_text(prepare, make_batch):
@@ -123,10 +123,10 @@ def test_the_loss_by_hand_with_smoothing_only_in_training(random_variables, make
 
     score = jax.jit(functools.partial(module.apply, method=decoded))
     logits = np.asarray(score(variables, batch), np.float64)
-    chances = scipy.special.log_softmax(logits, axis=-1)
-    own = np.take_along_axis(chances, np.asarray(batch["target_ids"])[..., None], 2)[..., 0]
+    log_probs = scipy.special.log_softmax(logits, axis=-1)
+    own = np.take_along_axis(log_probs, np.asarray(batch["target_ids"])[..., None], 2)[..., 0]
     weights = np.asarray(target_mask) * np.array([1, 1, 1, 0])[:, None]
-    plain, smooth = -(weights * own).sum(), -(weights * chances.mean(-1)).sum()
+    plain, smooth = -(weights * own).sum(), -(weights * log_probs.mean(-1)).sum()
     for train, expected in ((False, plain), (True, 0.9 * plain + 0.1 * smooth)):
         losses, metrics = jax.jit(functools.partial(module.apply, train=train))(variables, batch)
         assert float(losses["seq2seq"][0]) == pytest.approx(expected, rel=1e-4)

@@ -23,8 +23,11 @@ def encoder(encoder):
 
 
 def with_segments(batch, first=15):
-    there = batch["attention_mask"]
-    return {**batch, "segment_ids": ((jnp.arange(there.shape[1]) >= first) & there) * 1}
+    attention_mask = batch["attention_mask"]
+    return {
+        **batch,
+        "segment_ids": ((jnp.arange(attention_mask.shape[1]) >= first) & attention_mask) * 1,
+    }
 
 
 def test_masks_have_their_shares_and_change_with_the_step(encoder, make_batch):
@@ -50,10 +53,10 @@ def test_masks_have_their_shares_and_change_with_the_step(encoder, make_batch):
 def test_masked_tokens_have_no_gradient(random_variables):
     length, first = 7, 3
     model = Model(VOCABULARY, 6, 2, 2, 5, type_vocab_size=6, num_pooler_layers=0)
-    there = jnp.arange(length) < jnp.array([7, 7, 7, 6])[:, None]
-    segments = jnp.broadcast_to(jnp.arange(length) >= first, there.shape) * 1
-    seen = masks.unified(jnp.arange(4), there, segments)
-    batch = {"input_ids": jnp.ones((4, length), int), "attention_mask": seen}
+    attention_mask = jnp.arange(length) < jnp.array([7, 7, 7, 6])[:, None]
+    segments = jnp.broadcast_to(jnp.arange(length) >= first, attention_mask.shape) * 1
+    visible_matrix = masks.unified(jnp.arange(4), attention_mask, segments)
+    batch = {"input_ids": jnp.ones((4, length), int), "attention_mask": visible_matrix}
     batch["segment_ids"] = segments
     variables = random_variables(model, batch, train=False)
     random = np.random.default_rng(0)
@@ -72,11 +75,11 @@ def test_masked_tokens_have_no_gradient(random_variables):
         "seq2seq": (at[None] < first) | (at[None] <= at[:, None]),
     }
     for number, kind in enumerate(KINDS):
-        visible = own[kind] & np.asarray(there[number])[None]
+        visible = own[kind] & np.asarray(attention_mask[number])[None]
         slope = slopes[number, :, number]
         hidden = ~visible & ~np.eye(length, dtype=bool)
         assert np.all(slope[hidden] == 0), kind
-        assert np.all(slope[visible & np.asarray(there[number])[:, None]] > 0), kind
+        assert np.all(slope[visible & np.asarray(attention_mask[number])[:, None]] > 0), kind
 
 
 def test_every_kind_of_mask_has_its_loss(random_variables, make_batch):

@@ -73,7 +73,7 @@ def test_trip_counts_come_from_the_loop_condition():
 
 
 def test_a_loop_over_a_stack_reads_one_layer_per_iteration():
-    """Beside that it counts, and negates the layer in faster memory; in the end all is added."""
+    """The loop also counts, and negates the layer in faster memory; at the end all is added."""
     in_loop = LAYER + 4 + LAYER + LAYER
     counting = 4 + 4 + 1
     expected = 5 * (in_loop + counting) + 3 * STACK
@@ -81,7 +81,7 @@ def test_a_loop_over_a_stack_reads_one_layer_per_iteration():
 
 
 def with_layer_fusion(*lines: str) -> str:
-    """The program, with another fusion in its loop and what that calls."""
+    """The program, with another fusion in its loop and the computation that it calls."""
     return TEXT.replace("%body (arg", "\n".join(lines) + "\n\n%body (arg", 1)
 
 
@@ -98,7 +98,7 @@ def test_nested_fusions_read_only_a_slice():
     ).replace(INNER, "fusion(%stack, %count), calls=%outer")
     moved = traffic.count_bytes_moved(hlo.parse(TEXT))
     assert traffic.count_bytes_moved(hlo.parse(outer)) == moved
-    # What looks at the whole stack reads it whole.
+    # A fusion that uses the whole stack reads it whole.
     whole = outer.replace("negate(%part)", "add(%part, %q.0)")
     assert traffic.count_bytes_moved(hlo.parse(whole)) == moved + 5 * (STACK - LAYER)
 

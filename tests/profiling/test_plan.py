@@ -133,16 +133,16 @@ def test_a_distillation_step_requires_a_teacher(config):
 
 
 @pytest.mark.parametrize(
-    ("text", "needed", "there"),
+    ("text", "needed", "capacity"),
     [
         ("Used 22.50G of 15.75G hbm. Exceeded hbm capacity by 6.75G.", 22.5, 15.75),
         ("for HLO temporaries (33.54G) exceeds available HBM (15.75G).", 33.54, 15.75),
     ],
 )
-def test_out_of_memory_errors_of_the_compiler_are_parsed(text, needed, there):
+def test_out_of_memory_errors_of_the_compiler_are_parsed(text, needed, capacity):
     error = jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
     found = profiling_plan._parse_out_of_memory(error)
-    assert (found.needed, found.capacity) == (needed * 2**30, there * 2**30)
+    assert (found.needed, found.capacity) == (needed * 2**30, capacity * 2**30)
 
 
 def test_other_errors_are_not_out_of_memory():
@@ -184,8 +184,8 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     assert (content["topology"], content["chips"], step["fits"]) == ("v5e:2x2", 4, True)
     assert 4 * step["flops"] == pytest.approx(step["model_flops"], rel=0.05)
     assert step["memory"]["all"] < step["memory"]["capacity"] == 16e9
-    # What every parameter gets is summed over the four, in two or in four bytes, but for the
-    # positions that no sequence of 16 tokens has.
+    # The gradients of all parameters are summed over the four chips, in two or four bytes, except
+    # those of position embeddings beyond the 16 tokens of a sequence.
     sent = sum(each["bytes"] for each in step["collectives"] if each["kind"] == "all-reduce")
     parameters = step["memory"]["arguments"] / 12  # with Adam's two moments
     used = parameters - 496 * 128

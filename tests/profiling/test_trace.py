@@ -31,7 +31,7 @@ ENTRY %main (x: f32[8,8]) -> f32[8,8] {{
 """  # noqa: E501 - as XLA writes it
 
 
-def test_operations_have_the_kind_of_what_they_were_compiled_from():
+def test_operations_have_the_kind_of_their_source_operation():
     assert trace.kinds_of(hlo.parse(TEXT)) == {
         "query": "matmul",
         "scores": "attention",

@@ -34,7 +34,7 @@ def config():
     return replace_fields(config, {"data.phases": (), "mesh.data": 1, **small})
 
 
-class Happens:
+class CallOnUnpickling:
     """Calls a function in the process that unpickles it."""
 
     def __init__(self, function, *arguments):
@@ -47,9 +47,9 @@ class Happens:
 def test_after_a_crash_the_next_step_is_compiled_by_a_new_process(compile_step, config):
     (phase,) = build.phases(config)
     with pytest.raises(CompilerDiedError, match="ended with status 3; try another mesh"):
-        compile_step(Happens(os._exit, 3), phase)
+        compile_step(CallOnUnpickling(os._exit, 3), phase)
     with pytest.raises(CompilerDiedError, match="ended with SIGKILL; try another mesh"):
-        compile_step(Happens(signal.raise_signal, signal.SIGKILL), phase)
+        compile_step(CallOnUnpickling(signal.raise_signal, signal.SIGKILL), phase)
     assert compile_step(config, phase).fits
 
 
@@ -68,7 +68,7 @@ signal.raise_signal(signal.SIGTERM)
 """
 
 
-def test_it_ends_with_a_parent_that_is_killed(tpu_compiler, command_environment):
+def test_the_compiler_process_ends_with_a_killed_parent(tpu_compiler, command_environment):
     command = [sys.executable, "-c", COMPILES_FOR_MINUTES]
     with subprocess.Popen(command, env=command_environment, stdout=subprocess.PIPE) as parent:
         child = pathlib.Path(f"/proc/{int(parent.stdout.readline())}")
@@ -82,7 +82,7 @@ def test_it_ends_with_a_parent_that_is_killed(tpu_compiler, command_environment)
 def test_a_compilation_has_a_timeout(compile_step, monkeypatch):
     monkeypatch.setattr(worker, "_TIMEOUT_HOURS", 0)
     with pytest.raises(CompilerDiedError, match="did not finish within 0 hours"):
-        compile_step(Happens(time.sleep, 60), None)
+        compile_step(CallOnUnpickling(time.sleep, 60), None)
 
 
 def test_a_user_error_is_raised_unchanged(compile_step, config):

@@ -1,4 +1,4 @@
-"""Continued pretraining: which parameters a run takes over from a model, and how."""
+"""Continued pretraining: the parameters that a run is initialised with from a model."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ import bertjax
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.runs import initialization, pretrain_job
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import restore, trees
 
 SAVED = pathlib.Path(__file__).parents[1] / "data_fixtures" / "saved_runs"
@@ -50,7 +50,7 @@ def start(overrides=(), spec="roberta:tiny", **changes):
     return job, trees.flatten_names(job.create_state().params)
 
 
-def test_the_encoder_and_the_shared_heads_are_taken_over(folder, source):
+def test_the_encoder_and_the_shared_heads_are_loaded(folder, source):
     job, found = start()
     assert found.keys() == {name for name in source if not name.startswith("sentence_pair/")}
     for name, array in found.items():
@@ -58,7 +58,7 @@ def test_the_encoder_and_the_shared_heads_are_taken_over(folder, source):
     assert job.initialization.copied == ("encoder", "mlm")
     assert not job.initialization.fresh
     assert job.config.model.hidden_size == 8
-    assert job.tokenizer.fingerprint == tokenizer.load(SAVED / "vocab").fingerprint
+    assert job.tokenizer.fingerprint == tokenizers.load(SAVED / "vocab").fingerprint
 
 
 def test_heads_that_the_source_does_not_have_are_new(folder, source):
@@ -69,11 +69,13 @@ def test_heads_that_the_source_does_not_have_are_new(folder, source):
 
 
 def test_more_pieces_positions_and_layers(folder, source):
-    pieces = tokenizer.train([(folder / "text.txt").read_text()], kind="wordpiece", vocab_size=230)
-    pieces.save("more")
+    tokenizer = tokenizers.train(
+        [(folder / "text.txt").read_text()], kind="wordpiece", vocab_size=230
+    )
+    tokenizer.save("more")
     changes = [("model.max_position_embeddings", "70"), ("model.num_hidden_layers", "5")]
     job, found = start(changes, **{"tokenizer.path": "more"})
-    assert job.config.model.vocab_size == pieces.vocab_size
+    assert job.config.model.vocab_size == tokenizer.vocab_size
     notes = " ".join(job.initialization.notes)
     assert "positions: 32 became 70" in notes
     assert "layers: 0, 1, 0, 1, 0 of 2" in notes
@@ -82,13 +84,13 @@ def test_more_pieces_positions_and_layers(folder, source):
     np.testing.assert_array_equal(found[name][32:64], source[name])
     name = "encoder/layers/block/attention/query/kernel"
     np.testing.assert_array_equal(found[name][3], source[name][1])
-    old = tokenizer.load(SAVED / "vocab")
+    old = tokenizers.load(SAVED / "vocab")
     before, after = (
         {piece: row for row, piece in enumerate(t.ids_to_pieces(range(t.vocab_size)))}
-        for t in (old, pieces)
+        for t in (old, tokenizer)
     )
     common = sorted(before.keys() & after.keys())
-    assert 50 < len(common) < pieces.vocab_size
+    assert 50 < len(common) < tokenizer.vocab_size
     for name in ("encoder/word_embeddings/embedding", "mlm/bias"):
         np.testing.assert_array_equal(
             np.asarray(found[name])[[after[piece] for piece in common]],
@@ -96,7 +98,7 @@ def test_more_pieces_positions_and_layers(folder, source):
         )
 
 
-def test_a_run_goes_on_with_the_state_of_the_optimizer(folder):
+def test_a_run_continues_with_the_state_of_the_optimizer(folder):
     """At a learning rate of 0 the parameters stay; the moments are those of the source."""
     config = json.loads((SAVED / "run" / "config.json").read_text())
     (folder / "same.json").write_text(json.dumps(config))
@@ -152,7 +154,7 @@ def test_new_pieces_are_means_of_their_parts(tmp_path):
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         (tmp_path / name).mkdir()
         (tmp_path / name / "vocab.txt").write_text("\n".join([*special, *pieces, ""]))
-        return tokenizer.load(tmp_path / name / "vocab.txt")
+        return tokenizers.load(tmp_path / name / "vocab.txt")
 
     old = load("old", "b", "a", "##b", "##c")
     new = load("new", "a", "abc", "b", "x", "##bc", "##ba")

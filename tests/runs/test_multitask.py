@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.pretrainer import Pretrainer
 from bertjax.profiling import dummy
 from bertjax.runs import multitask
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint.manager import Checkpoints
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,12 +61,12 @@ def data(tmp_path_factory) -> pathlib.Path:
 def pretrained(tmp_path_factory) -> pathlib.Path:
     """A run with random weights."""
     run = tmp_path_factory.mktemp("runs") / "run"
-    pieces = tokenizer.train(SENTENCES * 4, vocab_size=80)
-    pieces.save(str(run / "tokenizer"))
-    fields = SMALL | {"model.vocab_size": str(pieces.vocab_size)}
+    tokenizer = tokenizers.train(SENTENCES * 4, vocab_size=80)
+    tokenizer.save(str(run / "tokenizer"))
+    fields = SMALL | {"model.vocab_size": str(tokenizer.vocab_size)}
     config = configs.load_config(f"{ROOT}/configs/bert.py:tiny", fields.items())
     rows = dummy.random_batch(config, build.Phase(1, 8, 8))
-    objectives = build.objectives(config.objectives, build.tokenizer_fields(config, pieces))
+    objectives = build.objectives(config.objectives, build.tokenizer_fields(config, tokenizer))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     trainer = build.trainer(config, pretrainer, build.make_mesh(config), rows)
     (run / "config.json").write_text(configs.to_json(config))

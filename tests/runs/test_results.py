@@ -51,10 +51,10 @@ PREDICTED = {
 
 
 def score(folder, epoch, config=None, before=(), predicted=PREDICTED, references=REFERENCES):
-    asked = []
+    splits = []
 
     def predictions(name):
-        asked.append(name)
+        splits.append(name)
         return np.array(predicted[name])
 
     values = runs_results.score_epoch(
@@ -65,19 +65,19 @@ def score(folder, epoch, config=None, before=(), predicted=PREDICTED, references
         before=before,
         folder=folder,
     )
-    return values, asked
+    return values, splits
 
 
 def test_an_epoch_that_cannot_be_selected_scores_only_the_dev_splits(tmp_path):
-    values, asked = score(tmp_path, epoch=2)
+    values, splits = score(tmp_path, epoch=2)
     assert values == {"dev/accuracy": 0.75, "dev_mismatched/accuracy": 0.25, "dev/score": 0.75}
-    assert asked == ["dev", "dev_mismatched"]
+    assert splits == ["dev", "dev_mismatched"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_selected_epoch_predicts_all_splits(tmp_path):
-    values, asked = score(tmp_path, epoch=3)
-    assert asked == ["dev", "dev_mismatched", "test", "test_mismatched"]
+    values, splits = score(tmp_path, epoch=3)
+    assert splits == ["dev", "dev_mismatched", "test", "test_mismatched"]
     assert set(values) == {"dev/accuracy", "dev_mismatched/accuracy", "dev/score"}
     folder = tmp_path / "predictions"
     written = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
@@ -90,8 +90,8 @@ def test_the_best_epoch_so_far_writes_its_predictions(tmp_path):
     path = tmp_path / "predictions" / "test"
     assert path.read_text() == "[1, 1, 1, 1]"
     worse = PREDICTED | {"dev": [1, 1, 1, 1], "test": [2, 2, 2, 2]}
-    _, asked = score(tmp_path, 2, config, [{"epoch": 1, "step": 1, **first}], worse)
-    assert asked == ["dev", "dev_mismatched"]
+    _, splits = score(tmp_path, 2, config, [{"epoch": 1, "step": 1, **first}], worse)
+    assert splits == ["dev", "dev_mismatched"]
     assert path.read_text() == "[1, 1, 1, 1]"
     better = PREDICTED | {"dev": [0, 1, 2, 0], "test": [2, 2, 2, 2]}
     score(tmp_path, 3, config, [{"epoch": 1, "step": 1, **first}], better)

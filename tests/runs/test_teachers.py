@@ -107,11 +107,11 @@ def test_the_teacher_has_no_optimizer_state_and_is_in_no_checkpoint(home, taught
 
 def test_the_student_is_initialised_from_layers_of_the_teacher(home, taught):
     params = restore.load_numpy(home / "teacher" / "checkpoints" / str(STEPS), "params")
-    begun = jax.device_get(taught.trainer.create_state().params)
-    for name, leaf in trees.flatten_names(begun["encoder"]["layers"]).items():
+    state = jax.device_get(taught.trainer.create_state().params)
+    for name, leaf in trees.flatten_names(state["encoder"]["layers"]).items():
         expected = trees.flatten_names(params["encoder"]["layers"])[name]
         np.testing.assert_array_equal(leaf, expected[[0, 3]])
-    jax.tree.map(np.testing.assert_array_equal, begun["mlm"], params["mlm"])
+    jax.tree.map(np.testing.assert_array_equal, state["mlm"], params["mlm"])
 
 
 def test_a_resumed_student_is_bit_identical(home, taught):
@@ -121,10 +121,10 @@ def test_a_resumed_student_is_bit_identical(home, taught):
     for name in ("summary.json", "metrics.jsonl"):
         (folder / name).unlink()
     pretrain(home, "distilbert.py:tiny", "stopped", student(home))
-    ours, expected = arrays(folder), arrays(home / "student")
-    assert ours.keys() == expected.keys()
+    resumed, expected = arrays(folder), arrays(home / "student")
+    assert resumed.keys() == expected.keys()
     for name, leaf in expected.items():
-        np.testing.assert_array_equal(ours[name], leaf, err_msg=name)
+        np.testing.assert_array_equal(resumed[name], leaf, err_msg=name)
 
 
 def test_a_teacher_may_be_moved_but_not_changed(home, taught):
@@ -239,13 +239,13 @@ def test_the_stages_of_tinybert(home, glue):
     assert set(result["scores"]) == {"dev/matthews", "dev/score"}
     before, after = (newest(home / name, "encoder") for name in ("tiny", "layers/seed_0"))
     assert any(np.any(before[name] != after[name]) for name in after)
-    # The maps of the width continue too: what follows the text is still the same objective.
+    # The projections to the teacher's width are transferred too, since the objective is the same.
     assert finetune_job.transferred_parts(job) == ["encoder", "layer_matching"]
-    begun = finetune_job.init_state(job, job.trainer(0))
+    state = finetune_job.init_state(job, job.trainer(0))
     for name, leaf in newest(home / "tiny", "layer_matching").items():
-        own = trees.flatten_names(begun.params["layer_matching"])[name]
+        own = trees.flatten_names(state.params["layer_matching"])[name]
         np.testing.assert_array_equal(own, leaf)
-    assert set(begun.params) == {"encoder", "glue", "layer_matching"}
+    assert set(state.params) == {"encoder", "glue", "layer_matching"}
 
     of = {"objectives.soft_targets.teacher": str(home / "cola" / "seed_0")}
     recipe = "tinybert_glue.py:cola,prediction_tiny"

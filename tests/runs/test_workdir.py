@@ -223,7 +223,7 @@ def test_files_of_schedulers_and_users_are_accepted(tmp_path):
     names = "slurm-7.out train.log log.txt nohup.out job.sh job.o123 sweep.py notes.md .gitignore"
     for name in names.split():
         (tmp_path / name).write_text("something")
-    (tmp_path / "output.txt").touch()  # a shell made it, for what is printed
+    (tmp_path / "output.txt").touch()  # created by a shell that redirects the output
     (tmp_path / "logs").mkdir()
     claim(tmp_path, CONFIG).release()
 

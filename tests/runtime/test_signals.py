@@ -105,7 +105,7 @@ def test_handlers_of_a_command_itself_are_left_alone():
     assert not control_c.pressed
 
 
-def test_an_interrupted_run_prints_what_it_waits_for(capfd):
+def test_an_interrupted_run_prints_the_pending_operation(capfd):
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGTERM)
     assert interrupt.signal == signal.SIGTERM

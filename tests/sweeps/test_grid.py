@@ -1,4 +1,4 @@
-"""Grids of a sweep: products and random samples."""
+"""Grids of a sweep: Cartesian products and random samples."""
 
 import pytest
 

@@ -45,9 +45,9 @@ def token_batch():
 
     def make(size, **more):
         generator = np.random.default_rng(3)
-        there = np.arange(7) < np.where(np.arange(size) % 2, 5, 7)[:, None]
+        attention_mask = np.arange(7) < np.where(np.arange(size) % 2, 5, 7)[:, None]
         ids = generator.integers(0, 11, (size, 7))
-        batch = {"input_ids": ids, "attention_mask": there}
+        batch = {"input_ids": ids, "attention_mask": attention_mask}
         return {name: jnp.asarray(rows) for name, rows in (batch | more).items()}
 
     return make
@@ -64,26 +64,26 @@ SMALL = {
 
 
 @pytest.fixture(scope="session")
-def beginning(tmp_path_factory):
+def random_run(tmp_path_factory):
     """Create a run with a tokenizer and random weights."""
 
-    def make(pieces):
+    def make(tokenizer):
         config = configs.load_config("configs/bert.py:tiny", [])
         with config.unlocked():
-            config.model.update(SMALL, vocab_size=pieces.vocab_size)
-        draws = np.random.default_rng(1)
-        shapes = importing.parameter_shapes(importing.pretrainer(config, pieces))
-        params = {n: draws.normal(0, 0.1, size).astype(np.float32) for n, size in shapes.items()}
+            config.model.update(SMALL, vocab_size=tokenizer.vocab_size)
+        random = np.random.default_rng(1)
+        shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
+        params = {n: random.normal(0, 0.1, size).astype(np.float32) for n, size in shapes.items()}
         run = tmp_path_factory.mktemp("runs") / "run"
-        importing.write(importing.Import(config, pieces, params, ()), run)
+        importing.write(importing.Import(config, tokenizer, params, ()), run)
         return run
 
     return make
 
 
 @pytest.fixture(scope="session")
-def reading():
-    """Makes a `Reading` with a tokenizer."""
+def encoding_spec():
+    """Makes an `EncodingSpec` with a tokenizer."""
 
     def make(tokenizer, **changes):
         fields = {

@@ -47,10 +47,10 @@ def text(number: int) -> str:
 
 def write(folder: pathlib.Path, *, backwards: bool = False) -> None:
     """Write the files of all tasks, optionally with the dev split in reverse order."""
-    from bertjax.tokenizers import tokenizer
+    from bertjax.tokenizers import tokenizer as tokenizers
 
-    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=70)
-    pieces.save(str(folder / "tokenizer"))
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=70)
+    tokenizer.save(str(folder / "tokenizer"))
     for split in ("train", "dev"):
         numbers = list(range(SIZE))
         numbers = numbers[::-1] if backwards and split == "dev" else numbers
@@ -75,9 +75,9 @@ def _put_squad(folder, split, numbers):
             "text": context.split()[2],
             "answer_start": len(" ".join(context.split()[:2])) + 1,
         }
-        asked = {"id": f"q{n}", "question": text(n + 5), "answers": [answer] * (n % 4 > 0)}
-        asked["is_impossible"] = not asked["answers"]
-        paragraphs.append({"context": context, "qas": [asked]})
+        question = {"id": f"q{n}", "question": text(n + 5), "answers": [answer] * (n % 4 > 0)}
+        question["is_impossible"] = not question["answers"]
+        paragraphs.append({"context": context, "qas": [question]})
     content = json.dumps({"data": [{"paragraphs": paragraphs}]})
     (folder / "squad2" / f"{split}-v2.0.json").write_text(content)
 
@@ -148,24 +148,24 @@ def prepare(folder: pathlib.Path, task: str, data: dict):
     from bertjax.huggingface import importing
     from bertjax.pretrainer import Pretrainer
     from bertjax.runs import finetune_job
-    from bertjax.tokenizers import tokenizer
+    from bertjax.tokenizers import tokenizer as tokenizers
     from bertjax.train.checkpoint import trees
 
-    config, pieces = recipe(task, data), tokenizer.load(folder / "tokenizer")
+    config, tokenizer = recipe(task, data), tokenizers.load(folder / "tokenizer")
     model = configs.load_config(str(CONFIGS / "bert.py:tiny"), []).model
     with config.unlocked(), model.unlocked():
-        model.update(MODEL, vocab_size=pieces.vocab_size)
+        model.update(MODEL, vocab_size=tokenizer.vocab_size)
         config.model = model
-    dataset = finetune_job.read(config, where(folder, task), pieces)
+    dataset = finetune_job.read(config, where(folder, task), tokenizer)
     fields = {name: value for name, value in config.task.items() if name != "name"}
     fields |= dataset.task_fields
     make = build.construct(
         catalog.load("tasks", config.task.name, "head").Task, fields, "config.task"
     )
     pretrainer = Pretrainer(build.encoder(config.model), {config.task.name: make})
-    draws = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     params = {
-        name: draws.normal(0, 0.3 if name.endswith("bias") else 1, shape).astype(np.float32)
+        name: random.normal(0, 0.3 if name.endswith("bias") else 1, shape).astype(np.float32)
         for name, shape in sorted(importing.parameter_shapes(pretrainer).items())
     }
     return dataset, pretrainer, trees.nest(params)

@@ -117,9 +117,9 @@ RIGHT = {
 
 
 @pytest.fixture(scope="module")
-def run(folder, beginning):
+def run(folder, random_run):
     """A pretrained encoder."""
-    return beginning(tokenizer.load(folder / "tokenizer"))
+    return random_run(tokenizer.load(folder / "tokenizer"))
 
 
 @pytest.mark.slow

@@ -59,8 +59,8 @@ def test_without_an_entity_it_is_the_plain_sequence():
     for name, values in plain.items():
         np.testing.assert_array_equal(batch[name], values)
     assert not batch["branch_ids"].any()
-    there = batch["attention_mask"]
-    np.testing.assert_array_equal(batch["position_ids"], np.where(there, np.arange(9), 0))
+    attention_mask = batch["attention_mask"]
+    np.testing.assert_array_equal(batch["position_ids"], np.where(attention_mask, np.arange(9), 0))
 
 
 def test_trees_of_two_texts_do_not_share_numbers():

@@ -153,7 +153,7 @@ def test_entities_with_and_without_references(put):
     # The words and the predicted tags alone, and no documents.
     bare = "Ann B-PER\nran O\n\nin O\nOslo O\n"
     assert scored(put, "conll2003", TAGGED, bare) == expected
-    # IOB1 names the same entities; what differs is how many tags are right.
+    # IOB1 names the same entities; only the number of correct tags differs.
     old = scored(put, "conll2003", TAGGED, bare.replace("B-", "I-"))
     assert old == expected | {"accuracy": 2 / 4}
 
@@ -173,8 +173,8 @@ def test_entities_with_and_without_references(put):
 )
 def test_the_references_determine_the_version_of_squad(put, version, marks, rules):
     answers = {"answers": [{"text": "Oslo", "answer_start": 0}]}
-    asked = [answers | {"id": f"q{n}", "question": "?"} | mark for n, mark in enumerate(marks)]
-    content = {"data": [{"paragraphs": [{"context": "Oslo is cold.", "qas": asked}]}]}
+    questions = [answers | {"id": f"q{n}", "question": "?"} | mark for n, mark in enumerate(marks)]
+    content = {"data": [{"paragraphs": [{"context": "Oslo is cold.", "qas": questions}]}]}
     content |= {} if version is None else {"version": version}
     predictions = {"q0": "oslo", "q1": ""}
     found = scored(put, "squad", content, predictions)
@@ -234,9 +234,9 @@ def test_released_sentences(shared_data, tmp_path):
     assert (found["words"], found["entities"]) == (46435, 5648)  # the task's paper, tables 1 and 2
     expected = entities.score(guesses, [each.tags for each in sentences])
     assert {name: found[name] for name in expected} == expected
-    theirs = pytest.importorskip("seqeval.metrics")
+    seqeval = pytest.importorskip("seqeval.metrics")
     right = [list(each.tags) for each in sentences]
-    assert found["f1"] == pytest.approx(theirs.f1_score(right, guesses))
+    assert found["f1"] == pytest.approx(seqeval.f1_score(right, guesses))
 
 
 def race_folder(put, **changes):
@@ -346,11 +346,11 @@ def test_squad_is_scored_like_the_official_scripts(shared_data):
 
 
 def test_squad_with_no_answers(put):
-    asked = [
+    questions = [
         {"id": "a", "question": "?", "answers": [{"text": "two", "answer_start": 4}]},
         {"id": "b", "question": "?", "answers": [], "is_impossible": True},
     ]
-    references = {"data": [{"paragraphs": [{"context": "one two", "qas": asked}]}]}
+    references = {"data": [{"paragraphs": [{"context": "one two", "qas": questions}]}]}
     found = scored(put, "squad2", references, {"a": "The two!", "b": "one"})
     assert (found["exact"], found["HasAns_exact"], found["NoAns_exact"]) == (50.0, 100.0, 0.0)
     with pytest.raises(UserError, match=r"predictions: got the key 'a' 2 times, expected each "):

@@ -69,7 +69,7 @@ def test_the_reference_loads_a_saved_wordpiece(tmp_path, lowercase):
         assert by_vocabulary.encode(text).ids == framed
     config = json.loads((tmp_path / "vocab" / "tokenizer_config.json").read_text())
     assert config["do_lower_case"] == lowercase
-    # Others take what spells a special token for one, as is their way.
+    # Unlike bertjax, the reference reads text that spells a special token as that token.
     assert tokenizer.mask_id in whole.encode("the [MASK]").ids
 
 

@@ -45,8 +45,10 @@ def heldout(shared_data) -> list[str]:
     return list(read_documents([str(shared_data / "corpus" / "enwiki_heldout" / "*.gz")]))
 
 
-def assert_equal_ids(ours, reference_ids, texts):
-    for text, got, expected in zip(texts, ours.encode_batch(texts), reference_ids, strict=True):
+def assert_equal_ids(tokenizer, reference_ids, texts):
+    for text, got, expected in zip(
+        texts, tokenizer.encode_batch(texts), reference_ids, strict=True
+    ):
         assert got == expected, text[:200]
 
 
@@ -67,13 +69,13 @@ def test_bert(shared_data, heldout, name, lowercase):
 def test_bert_differs_from_the_reference_only_in_literal_special_tokens(shared_data):
     vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
     reference = BertWordPieceTokenizer.from_file(str(vocab))
-    ours = load(vocab)
+    tokenizer = load(vocab)
     text = "the [MASK] sat [SEP] down"
     taken_as_control = reference.encode(text, add_special_tokens=False).ids
     reference._tokenizer.encode_special_tokens = True
     taken_as_text = reference.encode(text, add_special_tokens=False).ids
-    assert ours.mask_id in taken_as_control
-    assert ours.encode_batch([text]) == [taken_as_text]
+    assert tokenizer.mask_id in taken_as_control
+    assert tokenizer.encode_batch([text]) == [taken_as_text]
 
 
 def test_chinese_bert(shared_data):
@@ -110,13 +112,15 @@ def test_t5_in_rust_differs_only_by_rounding(shared_data, heldout, monkeypatch):
     reference = SentencePieceUnigramTokenizer.from_spm(str(model))
     expected = [encoding.ids for encoding in reference.encode_batch(heldout)]
     differing = [
-        (sum(map(scores, ours)), sum(map(scores, theirs)))
-        for ours, theirs in zip(load(model).encode_batch(heldout), expected, strict=True)
-        if ours != theirs
+        (sum(map(scores, bertjax_ids)), sum(map(scores, reference_ids)))
+        for bertjax_ids, reference_ids in zip(
+            load(model).encode_batch(heldout), expected, strict=True
+        )
+        if bertjax_ids != reference_ids
     ]
     assert len(differing) < len(heldout) / 20
-    for our_score, their_score in differing:
-        assert our_score == pytest.approx(their_score, rel=1e-6)
+    for bertjax_score, reference_score in differing:
+        assert bertjax_score == pytest.approx(reference_score, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def test_gradients_are_all_reduced_over_the_data_axis_once_per_step():
         def part_gradient(part):
             return jax.grad(loss)(weights, part), part.sum(axis=1)
 
-        held = split_microbatches(rows, 4, num_data_shards())
-        gradient, sums = sum_over(vmap_data_shards(part_gradient), held)
+        parts = split_microbatches(rows, 4, num_data_shards())
+        gradient, sums = sum_over(vmap_data_shards(part_gradient), parts)
         return gradient.sum(0), merge_microbatches(sums)
 
     over_tensor = NamedSharding(mesh, PartitionSpec(None, "tensor"))
@@ -66,8 +66,8 @@ def test_gradients_are_all_reduced_over_the_data_axis_once_per_step():
         1,
     )
 
-    draws = np.random.default_rng(0)
-    weights, rows = (draws.normal(size=size).astype(np.float32) for size in ((D, H), (B, D)))
+    random = np.random.default_rng(0)
+    weights, rows = (random.normal(size=size).astype(np.float32) for size in ((D, H), (B, D)))
     gradient, sums = compiled(jax.device_put(weights, over_tensor), jax.device_put(rows, over_data))
     np.testing.assert_allclose(gradient, jax.grad(loss)(weights, rows), rtol=1e-5)
     np.testing.assert_allclose(sums, rows.sum(axis=1), rtol=1e-6)

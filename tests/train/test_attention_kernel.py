@@ -20,7 +20,7 @@ CHANGES = (
 )
 BERT = ("configs/bert.py:tiny", "data.phases=()")
 GPT = ("configs/gpt2.py:tiny", "data.format=packed-apart", "data.microbatches=1")
-"""A mask of padding; and one of packs in which nothing later is seen."""
+"""A padding mask; and a causal mask of packed documents."""
 
 
 def losses(file, *changes):

@@ -80,20 +80,20 @@ def rate(step):
     return 0.1 * jnp.minimum((step + 1) / 3, 1.0)
 
 
-def made(name, fields):
+def make_optimizer(name, fields):
     return optimizer.make(name, max_grad_norm=0.0, weight_decay=DECAY, **fields)
 
 
 @functools.cache
 def step_of(name, **fields):
     """The training step."""
-    return jax.jit(make_train_step(PRETRAINER, made(name, fields), rate, seed=0))
+    return jax.jit(make_train_step(PRETRAINER, make_optimizer(name, fields), rate, seed=0))
 
 
 def run(name, batches, **fields):
     """The states before the first and after every step."""
     step = step_of(name, **fields)
-    states = [unbox(create(PRETRAINER, made(name, fields), batch_of(0), 0))]
+    states = [unbox(create(PRETRAINER, make_optimizer(name, fields), batch_of(0), 0))]
     for batch in batches:
         states.append(step(states[-1], batch)[0])
     return states
@@ -117,7 +117,7 @@ def test_schedule_free_adamw_is_that_of_optax():
     states = run("schedule_free_adamw", batches, adam_b1=0.8, adam_b2=0.9)
     y = states[0].params
     # optax counts the steps of the average from 1, those of the direction from 0.
-    theirs = optax.contrib.schedule_free(
+    optax_optimizer = optax.contrib.schedule_free(
         optax.chain(
             optax.scale_by_rms(0.9, 1e-8, eps_in_sqrt=False, bias_correction=True),
             optax.add_decayed_weights(DECAY),
@@ -126,13 +126,13 @@ def test_schedule_free_adamw_is_that_of_optax():
         lambda step: rate(step - 1),
         b1=0.8,
     )
-    state = theirs.init(y)
-    for batch, ours in zip(batches, states[1:], strict=True):
-        updates, state = theirs.update(gradient_of(y, batch), state, y)
+    state = optax_optimizer.init(y)
+    for batch, own_state in zip(batches, states[1:], strict=True):
+        updates, state = optax_optimizer.update(gradient_of(y, batch), state, y)
         y = optax.apply_updates(y, updates)
-        close(ours.params, state.z, rtol=1e-4, atol=1e-5)
+        close(own_state.params, state.z, rtol=1e-4, atol=1e-5)
         expected = optax.contrib.schedule_free_eval_params(state, y)
-        close(ours.evaluation_params, expected, rtol=1e-4, atol=1e-5)
+        close(own_state.evaluation_params, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_moving_average_by_hand_leaves_training_unchanged():

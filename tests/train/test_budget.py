@@ -27,7 +27,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-class Diary(Hook):
+class RecordingHook(Hook):
     def __init__(self, turn):
         self.rates, self.endings, self._turn = [], [], turn
 
@@ -79,7 +79,7 @@ def run(monkeypatch):
     def go(seconds, first=0, restored=None, last=STEPS, turn=0):
         budget, diary = (
             Budget(seconds, STEPS, MESH),
-            Diary(lambda: clock.append(clock.pop() + turn)),
+            RecordingHook(lambda: clock.append(clock.pop() + turn)),
         )
         state = train(
             State(step=jnp.int32(first)),
@@ -111,7 +111,7 @@ def test_evaluation_and_compilation_are_not_counted(run):
     np.testing.assert_allclose(diary.rates[:12], [1.0, *np.linspace(1, 0, 11)], atol=1e-6)
 
 
-def test_a_resumed_run_keeps_what_was_spent(run):
+def test_a_resumed_run_keeps_the_time_spent(run):
     budget, before, state = run(SECONDS, last=4)
     assert budget.state_dict() == {"seconds": 20.0}
     _, after, _ = run(SECONDS, first=int(state.step), restored=budget.state_dict())

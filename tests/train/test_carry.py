@@ -36,21 +36,21 @@ PRETRAINERS = {
     ),
 }
 SHAPES = {
-    # Hidden states of the tokens before, and which of them are there.
+    # Hidden states of the previous tokens, and their mask.
     "xlnet": {"states": (B, 2, T, 16), "filled": (B, T)},
-    # Of two layers each way: what a cell holds, and what it gave last.
+    # Of two layers in each direction: the cell state, and the last output.
     "elmo": {"cell": (B, 2, 2, 24), "hidden": (B, 2, 2, 8)},
 }
 
 
 def batch_of(step):
     generator = np.random.default_rng(step)
-    there = np.arange(L) < generator.integers(L // 2, L + 1, B)[:, None]
-    ids = np.where(there, generator.integers(5, V, (B, L)), 0).astype(np.int32)
+    attention_mask = np.arange(L) < generator.integers(L // 2, L + 1, B)[:, None]
+    ids = np.where(attention_mask, generator.integers(5, V, (B, L)), 0).astype(np.int32)
     return {
         "input_ids": ids,
-        "attention_mask": there,
-        "memory_mask": there & (generator.random((B, L)) < 0.9),
+        "attention_mask": attention_mask,
+        "memory_mask": attention_mask & (generator.random((B, L)) < 0.9),
         "is_continuation": generator.random(B) < 0.7,
         "example_id": np.arange(B, dtype=np.uint32),
         "char_ids": generator.integers(0, 256, (V, 6), np.int32)[ids],
@@ -67,7 +67,9 @@ def trainer(small_trainer):
 
 @pytest.fixture(scope="module")
 def steps(take_steps):
-    return lambda made, state, first, last: take_steps(made, batch_of, state, first, last)
+    return lambda own_trainer, state, first, last: take_steps(
+        own_trainer, batch_of, state, first, last
+    )
 
 
 @pytest.fixture(scope="module", params=["xlnet", pytest.param("elmo", marks=pytest.mark.slow)])
@@ -76,14 +78,14 @@ def name(request):
 
 
 @pytest.fixture(scope="module")
-def made(name, trainer):
+def own_trainer(name, trainer):
     return trainer(name)
 
 
 @pytest.fixture(scope="module")
-def whole(made, steps):
+def four_steps(own_trainer, steps):
     """Four steps in one piece, on one device."""
-    state, losses = steps(made, made.create_state(), 0, 4)
+    state, losses = steps(own_trainer, own_trainer.create_state(), 0, 4)
     return jax.tree.map(np.asarray, state), losses
 
 
@@ -92,21 +94,21 @@ def leaves(state):
     return {name: np.asarray(array) for name, array in carried.items()}
 
 
-def test_it_is_initially_empty_with_a_row_per_example(name, made):
-    empty = leaves(made.create_state())
+def test_the_carry_is_initially_zero_with_a_row_per_example(name, own_trainer):
+    empty = leaves(own_trainer.create_state())
     assert {key: array.shape for key, array in empty.items()} == SHAPES[name]
     assert not any(array.any() for array in empty.values())
 
 
-def test_the_next_step_receives_the_carry_of_the_last(made, whole, steps):
+def test_the_next_step_receives_the_carry_of_the_last(own_trainer, four_steps, steps):
     losses = []
     for forget in (False, True):
-        state, _ = steps(made, made.create_state(), 0, 3)
+        state, _ = steps(own_trainer, own_trainer.create_state(), 0, 3)
         assert all(array.any() for array in leaves(state).values())
         if forget:
             state = state.replace(carry=jax.tree.map(jnp.zeros_like, state.carry))
-        losses += steps(made, state, 3, 4)[1]
-    assert losses[0] == whole[1][3]
+        losses += steps(own_trainer, state, 3, 4)[1]
+    assert losses[0] == four_steps[1][3]
     assert abs(losses[0] - losses[1]) > 1e-4
 
 
@@ -116,56 +118,57 @@ def test_the_next_step_receives_the_carry_of_the_last(made, whole, steps):
 )
 @pytest.mark.slow
 def test_microbatches_and_meshes_carry_the_same(
-    name, microbatches, devices, axes, whole, trainer, steps
+    name, microbatches, devices, axes, four_steps, trainer, steps
 ):
     other = trainer(name, microbatches=microbatches, devices=devices, **axes)
     state, losses = steps(other, other.create_state(), 0, 4)
-    np.testing.assert_allclose(losses, whole[1], rtol=2e-5)
-    expected = leaves(whole[0])
+    np.testing.assert_allclose(losses, four_steps[1], rtol=2e-5)
+    expected = leaves(four_steps[0])
     for key, got in leaves(state).items():
         np.testing.assert_allclose(got, expected[key], rtol=1e-3, atol=2e-5)
     for array in jax.tree.leaves(state.carry):
         assert array.sharding.num_devices == devices
 
 
-def test_a_resumed_run_restores_the_carry(made, whole, steps, tmp_path):
-    state, _ = steps(made, made.create_state(), 0, 2)
+def test_a_resumed_run_restores_the_carry(own_trainer, four_steps, steps, tmp_path):
+    state, _ = steps(own_trainer, own_trainer.create_state(), 0, 2)
     with contextlib.closing(Checkpoints(tmp_path)) as checkpoints:
         checkpoints.save(state, step=2)
         checkpoints.wait()
-        resumed, _ = checkpoints.resume(made.shapes)
-    state, losses = steps(made, resumed, 2, 4)
-    assert losses == whole[1][2:]
-    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, state), whole[0])
+        resumed, _ = checkpoints.resume(own_trainer.shapes)
+    state, losses = steps(own_trainer, resumed, 2, 4)
+    assert losses == four_steps[1][2:]
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.asarray, state), four_steps[0])
 
 
-def test_a_skipped_update_keeps_the_carry(made, steps):
-    state, _ = steps(made, made.create_state(), 0, 1)
+def test_a_skipped_update_keeps_the_carry(own_trainer, steps):
+    state, _ = steps(own_trainer, own_trainer.create_state(), 0, 1)
     before = {key: array.copy() for key, array in leaves(state).items()}
     params = jax.tree.map(lambda leaf: leaf * np.nan, state.params)
-    state, _ = made.train_step(
-        state.replace(params=params), sharding.to_global(batch_of(1), made.mesh)
+    state, _ = own_trainer.train_step(
+        state.replace(params=params), sharding.to_global(batch_of(1), own_trainer.mesh)
     )
     assert state.skipped == 1
     jax.tree.map(np.testing.assert_array_equal, leaves(state), before)
 
 
-def test_evaluation_has_no_carry(made):
+def test_evaluation_has_no_carry(own_trainer):
     """Also if rows of the batch are continuations."""
-    state = made.create_state()
+    state = own_trainer.create_state()
     batch = batch_of(1)
     alone = {
         name: rows for name, rows in batch.items() if name not in ("memory_mask", "is_continuation")
     }
     got, expected = (
-        made.eval_step(state.params, sharding.to_global(rows, made.mesh)) for rows in (batch, alone)
+        own_trainer.eval_step(state.params, sharding.to_global(rows, own_trainer.mesh))
+        for rows in (batch, alone)
     )
     (loss,) = (metric for metric in got if metric.endswith("_lm/loss"))
     assert got[loss][0] == expected[loss][0]
 
 
 def test_memory_costs_flops(trainer):
-    made = trainer("xlnet")
+    own_trainer = trainer("xlnet")
     rows = batch_of(0)
     plain = {name: values for name, values in rows.items() if name != "memory_mask"}
-    assert made.flops(rows, (B, L)) > 1.05 * made.flops(plain, (B, L))
+    assert own_trainer.flops(rows, (B, L)) > 1.05 * own_trainer.flops(plain, (B, L))

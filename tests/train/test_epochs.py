@@ -16,7 +16,7 @@ class Recorder:
         self.records.append((step, dict(values)))
 
 
-def begun(hook, restored=None):
+def start(hook, restored=None):
     recorder = Recorder()
     run = Run((recorder,), batches=None, num_train_steps=12, first_step=0)
     hook.on_train_begin(run, None, restored or {})
@@ -31,7 +31,7 @@ def test_epochs_end_after_every_example():
         return {"dev/score": epoch / 10}
 
     hook = epochs.EvaluateEpochs(4, evaluate)
-    recorder = begun(hook)
+    recorder = start(hook)
     assert [step for step in range(1, 13) if hook.due(step, None)] == [4, 8, 12]
     assert not hook.due(7, "interrupted")
     hook.on_step(4, "state 4")
@@ -46,29 +46,29 @@ def test_epochs_end_after_every_example():
 
 def test_results_are_restored_at_a_restart():
     hook = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.5})
-    begun(hook)
+    start(hook)
     hook.on_step(4, None)
     other = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.7})
-    begun(other, hook.state_dict())
+    start(other, hook.state_dict())
     other.on_step(8, None)
     assert [epoch["dev/score"] for epoch in other.epochs] == [0.5, 0.7]
     assert len(hook.epochs) == 1
 
 
-def listed(*scores):
+def make_epochs(*scores):
     return [{"epoch": i, "step": 4 * i, "s": score} for i, score in enumerate(scores, start=1)]
 
 
 def test_the_last_or_the_first_best_epoch_is_selected():
-    assert epochs.choose("last", "s", listed(0.3, 0.9, 0.5))["epoch"] == 3
-    assert epochs.choose("best", "s", listed(0.3, 0.9, 0.5))["epoch"] == 2
-    assert epochs.choose("best", "s", listed(0.9, 0.3, 0.9))["epoch"] == 1
+    assert epochs.choose("last", "s", make_epochs(0.3, 0.9, 0.5))["epoch"] == 3
+    assert epochs.choose("best", "s", make_epochs(0.3, 0.9, 0.5))["epoch"] == 2
+    assert epochs.choose("best", "s", make_epochs(0.9, 0.3, 0.9))["epoch"] == 1
 
 
 @pytest.mark.parametrize("rule", ["last", "best"])
 @pytest.mark.parametrize("scores", [(0.3, 0.9, 0.5), (0.9, 0.3, 0.9), (0.1, 0.2, 0.3), (0.5,) * 3])
 def test_the_final_selection_is_the_last_one_during_training(rule, scores):
-    found = listed(*scores)
+    found = make_epochs(*scores)
     on_the_way = [
         epoch["epoch"]
         for i, epoch in enumerate(found)
@@ -77,17 +77,17 @@ def test_the_final_selection_is_the_last_one_during_training(rule, scores):
     assert on_the_way[-1] == epochs.choose(rule, "s", found)["epoch"]
 
 
-def test_a_run_without_improvement_stops_and_says_so():
+def test_a_run_without_improvement_stops_and_logs_the_reason():
     scores, lines = [0.5, 0.7, 0.6, 0.7, 0.9], []
     stopping = epochs.EarlyStopping("s", 2, lines.append)
 
-    def begin(run, restored):
+    def start_hook(run, restored):
         hook = epochs.EvaluateEpochs(4, lambda state, epoch, _: {"s": scores[epoch - 1]}, stopping)
         hook.on_train_begin(run, None, restored)
         return hook
 
     run = Run((), batches=None, num_train_steps=20, first_step=0)
-    hook = begin(run, {})
+    hook = start_hook(run, {})
     for step in (4, 8, 12):
         hook.on_step(step, None)
         assert (run.num_train_steps, lines) == (20, [])
@@ -99,5 +99,5 @@ def test_a_run_without_improvement_stops_and_says_so():
     ]
     # A run that was killed before its result was written trains no further.
     resumed = Run((), batches=None, num_train_steps=20, first_step=16)
-    begin(resumed, hook.state_dict())
+    start_hook(resumed, hook.state_dict())
     assert resumed.num_train_steps == 16

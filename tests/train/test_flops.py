@@ -21,7 +21,7 @@ def ones(*shape):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def test_matrix_products_with_batch_axes():
+def test_matmuls_with_batch_axes():
     assert flops(lambda a, b: a @ b, ones(3, 5), ones(5, 7)) == 2 * 3 * 5 * 7
     scores = lambda q, k: jnp.einsum("blhk,bmhk->bhlm", q, k)  # noqa: E731
     assert flops(scores, ones(2, 3, 5, 7), ones(2, 11, 5, 7)) == 2 * (2 * 5) * 3 * 11 * 7

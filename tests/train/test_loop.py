@@ -28,7 +28,7 @@ TIMES = {
 }
 
 
-class Diary(Hook):
+class RecordingHook(Hook):
     def __init__(self, acts_every=0):
         self.entries, self._every = [], acts_every
 
@@ -88,10 +88,10 @@ def learned(workdir):
 
 
 def test_metrics_are_recorded_in_order_and_before_hooks_act():
-    diary = Diary(acts_every=4)
-    state = train(start(2), Ones(2, 99), count, [diary], num_train_steps=7, restored={})
+    recorder = RecordingHook(acts_every=4)
+    state = train(start(2), Ones(2, 99), count, [recorder], num_train_steps=7, restored={})
     assert int(state.step) == 7
-    assert diary.entries == [
+    assert recorder.entries == [
         ("begin", 2, {}),
         ("measured", 3, 30.0),
         ("measured", 4, 40.0),
@@ -105,23 +105,23 @@ def test_metrics_are_recorded_in_order_and_before_hooks_act():
 
 
 def test_a_finished_run_takes_no_step():
-    diary = Diary()
-    assert int(train(start(7), Ones(7, 99), count, [diary], num_train_steps=7).step) == 7
-    assert diary.entries == [("begin", 7, {}), ("close",)]
+    recorder = RecordingHook()
+    assert int(train(start(7), Ones(7, 99), count, [recorder], num_train_steps=7).step) == 7
+    assert recorder.entries == [("begin", 7, {}), ("close",)]
 
 
 def test_no_more_than_a_few_steps_are_in_flight():
-    begun, seen = [], []
+    started, seen = [], []
 
-    class Lag(Hook):
+    class LagHook(Hook):
         def on_metrics(self, step, values):
-            seen.append(len(begun) - step)
+            seen.append(len(started) - step)
 
     def counted(state, batch):
-        begun.append(1)
+        started.append(1)
         return count(state, batch)
 
-    train(start(), Ones(0, 50), counted, [Lag()], num_train_steps=50)
+    train(start(), Ones(0, 50), counted, [LagHook()], num_train_steps=50)
     assert max(seen) == 2
     assert len(seen) == 50
 
@@ -134,7 +134,7 @@ def test_a_batch_of_another_step_raises_an_error():
 
 
 def test_hooks_are_closed_whatever_happens():
-    first, last = Diary(), Diary()
+    first, last = RecordingHook(), RecordingHook()
 
     def fails(state, batch):
         raise RuntimeError("in a step")
@@ -145,16 +145,18 @@ def test_hooks_are_closed_whatever_happens():
 
 
 def test_an_interrupt_ends_the_run_after_the_step():
-    interrupt, diary = Interrupt(), Diary()
+    interrupt, recorder = Interrupt(), RecordingHook()
 
     def interrupted(state, batch):
         if int(state.step) == 3:
             interrupt.signal = 15
         return count(state, batch)
 
-    state = train(start(), Ones(0, 9), interrupted, [diary], num_train_steps=9, interrupt=interrupt)
+    state = train(
+        start(), Ones(0, 9), interrupted, [recorder], num_train_steps=9, interrupt=interrupt
+    )
     assert int(state.step) == 4
-    assert diary.entries[-2:] == [("act", 4, 4), ("close",)]
+    assert recorder.entries[-2:] == [("act", 4, 4), ("close",)]
     assert interrupt.stopped
 
 
@@ -200,7 +202,7 @@ def test_speed_excludes_the_first_step_and_timed_hooks(monkeypatch):
     records = Records()
     batches = Ones(0, 6)
 
-    class Slow(Diary):
+    class Slow(RecordingHook):
         def on_step(self, step, state):
             clock[0] += 1000
 
@@ -233,7 +235,7 @@ class Metric:
         return self.value
 
 
-class Waits(Ones):
+class SlowBatches(Ones):
     """Takes half a second per batch."""
 
     def __iter__(self):
@@ -246,15 +248,15 @@ class Waits(Ones):
 def test_waiting_during_a_step_is_not_an_input_stall(ready, stall_seconds):
     """Before the first step, all waiting is."""
 
-    class Keeper(Hook):
+    class KeepRun(Hook):
         def on_train_begin(self, run, state, restored):
             self.run = run
 
     def step(state, batch):
         return count(state, batch)[0], {"loss": Metric(1.0, ready)}
 
-    keeper = Keeper()
-    train(start(), Waits(0, 6), step, [keeper], num_train_steps=6)
+    keeper = KeepRun()
+    train(start(), SlowBatches(0, 6), step, [keeper], num_train_steps=6)
     assert keeper.run.stall_seconds == stall_seconds
 
 

@@ -47,7 +47,7 @@ def flat(tree):
     return {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(x) for p, x in leaves}
 
 
-def draws(seed, scale=1.0):
+def random_arrays(seed, scale=1.0):
     generator = np.random.default_rng(seed)
     return {name: generator.normal(0, scale, shape) for name, shape in SHAPES.items()}
 
@@ -85,7 +85,7 @@ def by_hand(kind, params, gradients, *, rate, b1, b2, eps, decay, clip):
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_several_steps_equal_the_formula(kind, clip):
     fields = {"b1": 0.8, "b2": 0.95, "eps": 1e-3, "decay": 0.3}
-    start, gradients = draws(0), [draws(seed, 10.0**-seed) for seed in range(1, 6)]
+    start, gradients = random_arrays(0), [random_arrays(seed, 10.0**-seed) for seed in range(1, 6)]
     transform = optimizer.make(
         kind,
         weight_decay=fields["decay"],
@@ -115,7 +115,7 @@ def test_the_defaults_are_those_of_bert():
     printed = optimizer.make(
         "adamw", weight_decay=0.01, adam_b1=0.9, adam_b2=0.999, adam_eps=1e-6, max_grad_norm=1.0
     )
-    params, gradient = nested(draws(0)), nested(draws(1))
+    params, gradient = nested(random_arrays(0)), nested(random_arrays(1))
     got, expected = (
         jax.jit(transform.update)(gradient, transform.init(params), params)[0]
         for transform in (named, printed)
@@ -167,7 +167,7 @@ def test_an_unknown_optimizer():
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_parameters_with_zero_gradient_do_not_change(kind):
-    start, gradient = draws(0), draws(1)
+    start, gradient = random_arrays(0), random_arrays(1)
     frozen_parts = "mlm/transform/dense/kernel"
     gradient[frozen_parts] = np.zeros(SHAPES[frozen_parts])
     params = nested(start)
@@ -183,7 +183,7 @@ def test_parameters_with_zero_gradient_do_not_change(kind):
 
 def test_lower_layers_have_smaller_learning_rates():
     """Clark et al. 2020: 0.8 to the power of the number of layers above the parameters."""
-    params = nested(draws(0))
+    params = nested(random_arrays(0))
     params["encoder"]["pooler"] = {"dense": {"kernel": jnp.ones((5, 5))}}
     gradients = jax.tree.map(jnp.ones_like, params)
     plain, deep = (
@@ -203,7 +203,7 @@ def test_lower_layers_have_smaller_learning_rates():
 @pytest.mark.parametrize("has_first_layer", [False, True])
 def test_frozen_layers_stay_as_they_are(has_first_layer):
     """Weight decay included; with a layer below the stack, that is the first one."""
-    params = nested(draws(0))
+    params = nested(random_arrays(0))
     params["encoder"] |= {"pooler": {"kernel": jnp.ones(5)}, "norm": {"scale": jnp.ones(5)}}
     if has_first_layer:
         params["encoder"]["first_layer"] = {"kernel": jnp.ones((5, 5))}
@@ -230,7 +230,9 @@ def test_frozen_layers_stay_as_they_are(has_first_layer):
 )
 def test_an_impossible_layerwise_decay_is_one_line(decay, layers, message):
     with pytest.raises(UserError, match=message):
-        optimizer.make("adamw", layerwise_decay=decay, num_layers=layers).init(nested(draws(0)))
+        optimizer.make("adamw", layerwise_decay=decay, num_layers=layers).init(
+            nested(random_arrays(0))
+        )
 
 
 SGD = '''
@@ -311,7 +313,7 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def described(checkout) -> dict[tuple[str, ...], str | list]:
-    """What the copy makes of each set of overrides: an optimizer and schedule, or an error."""
+    """The result of the copy for each set of overrides: an optimizer and schedule, or an error."""
     cases = [SET, *REFUSED]
     words = [[f"--config.optimizer.{field}" for field in case] for case in cases]
     done = subprocess.run(

@@ -81,13 +81,13 @@ PRETRAINERS = {
 
 def batch_of(step):
     generator = np.random.default_rng(step)
-    there = np.arange(L) < generator.integers(L // 2, L + 1, B)[:, None]
-    ids = np.where(there, generator.integers(5, V, (B, L)), PAD).astype(np.int32)
+    attention_mask = np.arange(L) < generator.integers(L // 2, L + 1, B)[:, None]
+    ids = np.where(attention_mask, generator.integers(5, V, (B, L)), PAD).astype(np.int32)
     return {
         "input_ids": ids,
-        "attention_mask": there,
+        "attention_mask": attention_mask,
         "target_ids": ids[:, ::-1].copy(),
-        "target_mask": there[:, ::-1].copy(),
+        "target_mask": attention_mask[:, ::-1].copy(),
         "example_id": np.arange(B, dtype=np.uint32),
     }
 

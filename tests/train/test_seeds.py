@@ -46,8 +46,8 @@ class Square(Objective):
     @nn.compact
     def loss(self, encoder, encoded, batch, *, train):
         kernel = self.param("kernel", nn.initializers.normal(1.0), (6,))
-        drawn = jax.vmap(jax.random.uniform)(batch["example_key"])
-        losses = drawn * jnp.square(encoded.sequence @ kernel).sum(axis=1)
+        samples = jax.vmap(jax.random.uniform)(batch["example_key"])
+        losses = samples * jnp.square(encoded.sequence @ kernel).sum(axis=1)
         return losses.sum(), jnp.float32(len(losses)), {}
 
 

@@ -56,7 +56,7 @@ def test_initial_parameters_depend_on_the_seed_and_not_on_the_batch(boxed):
     jax.tree.map(np.testing.assert_array_equal, same, expected)
     other = unbox(boxed(1, batch_of(0)))
     kernel = ("encoder", "pooler", "dense", "kernel")
-    ours, theirs = other.params, expected.params
+    params, expected_params = other.params, expected.params
     for name in kernel:
-        ours, theirs = ours[name], theirs[name]
-    assert np.mean(ours != theirs) > 0.99
+        params, expected_params = params[name], expected_params[name]
+    assert np.mean(params != expected_params) > 0.99

@@ -40,8 +40,8 @@ def batch():
     """Rows of very different lengths; the fourth and the twelfth have weight 0."""
     generator = np.random.default_rng(0)
     lengths = generator.integers(4, L + 1, B)
-    there = np.arange(L) < lengths[:, None]
-    ids = np.where(there, generator.integers(5, V, (B, L)), 0)
+    attention_mask = np.arange(L) < lengths[:, None]
+    ids = np.where(attention_mask, generator.integers(5, V, (B, L)), 0)
     ids[:, 0] = 2
     ids[np.arange(B), lengths - 1] = 3
     weight = np.ones(B, np.float32)
@@ -49,7 +49,7 @@ def batch():
     return {
         "input_ids": ids.astype(np.int32),
         "segment_ids": (np.arange(L) > lengths[:, None] // 2).astype(np.int32),
-        "attention_mask": there,
+        "attention_mask": attention_mask,
         "pair_label": generator.integers(0, 2, B).astype(np.int32),
         "example_id": np.arange(B, dtype=np.int32),
         "example_weight": weight,
@@ -232,13 +232,13 @@ def test_a_sharded_optimizer_changes_only_placement(two_steps):
     close(state.params, alone.params, relative=1e-4, absolute=5e-6)
     close(state.opt_state, alone.opt_state, relative=1e-4)
 
-    def held(tree):
+    def shard_shapes(tree):
         kernel = tree["encoder"]["layers"]["block"]["attention"]["query"]["kernel"]
         return {shard.data.shape for shard in kernel.addressable_shards}
 
-    assert held(state.params) == {(N, D, H // 2, D // H)}
-    assert held(state.opt_state[1].mu) == held(state.opt_state[1].nu)
-    assert held(state.opt_state[1].mu) == {(N, D // 4, H // 2, D // H)}
+    assert shard_shapes(state.params) == {(N, D, H // 2, D // H)}
+    assert shard_shapes(state.opt_state[1].mu) == shard_shapes(state.opt_state[1].nu)
+    assert shard_shapes(state.opt_state[1].mu) == {(N, D // 4, H // 2, D // H)}
 
 
 @pytest.mark.slow
@@ -313,7 +313,7 @@ def shapes_in(function, *arguments):
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_only_predicted_positions_meet_the_vocabulary(microbatches, start, batch):
+def test_logits_are_computed_for_predicted_positions_only(microbatches, start, batch):
     step = make_train_step(pretrainer(), *descent(), seed=0, microbatches=microbatches)
     evaluation = make_eval_step(pretrainer(), seed=0)
     rows, predictions = B // microbatches, 3

@@ -1,4 +1,4 @@
-"""Maximal update parametrisation: the coordinate check, its parts by hand, and what is refused."""
+"""Maximal update parametrisation: coordinate check, its parts by hand, refused options."""
 
 import functools
 
@@ -209,7 +209,7 @@ def test_other_models_have_no_such_fields():
 
 
 def test_the_config_of_the_model_selects_the_rule():
-    """Kernels of a run move by a half of what others do, at twice the width."""
+    """At twice the width, updates of kernels are half as large as other updates."""
     config = load_config("configs/bert.py:tiny", {"model.mup_base_width": 64})
     params = {"encoder": {name: jnp.zeros((2, 2)) for name in ("kernel", "embedding")}}
     transform = build.make_optimizer(config)

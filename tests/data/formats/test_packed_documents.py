@@ -57,7 +57,7 @@ def test_the_plan_is_that_of_best_fit_decreasing(length):
 
 
 def texts(batch):
-    """(row, pack) -> tokens without specials; checks what surrounds them."""
+    """(row, pack) -> tokens without specials; checks the special tokens around them."""
     found = {}
     for row in range(len(batch["input_ids"])):
         ids, packs = batch["input_ids"][row], batch["pack_ids"][row]

@@ -32,8 +32,8 @@ def make(corpus, batch_size=3, *, num_segments=1, cls_last=True, seed=5, **field
 
 def text_of(batch):
     return [
-        ids[there].tolist()
-        for ids, there in zip(batch["input_ids"], batch["memory_mask"], strict=True)
+        ids[mask].tolist()
+        for ids, mask in zip(batch["input_ids"], batch["memory_mask"], strict=True)
     ]
 
 
@@ -57,7 +57,7 @@ def test_rows_continue_documents(corpus):
         first = [tokens[0] for tokens in text_of(batch)]
         last = [tokens[-1] for tokens in text_of(batch)]
         if step:
-            # The corpus numbers its tokens: what continues begins with the next number.
+            # Token ids are positions in the corpus: a continuation begins with the next number.
             follows = np.array(first) == before + 1
             assert follows[batch["is_continuation"]].all()
             seen += batch["is_continuation"]

@@ -15,7 +15,7 @@ from bertjax.inference import dense_retrieval, evaluation, late_interaction, pre
 from bertjax.runs import finetune, finetune_job
 from bertjax.tasks.colbert.dataset import Dataset
 from bertjax.tasks.colbert.encoding import SequenceEncoder, make_encoder
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train import sharding
 
 WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
@@ -34,14 +34,14 @@ OVERRIDES = {
 
 
 @pytest.fixture(scope="module")
-def pieces():
+def tokenizer():
     texts = [", ".join([*WORDS, "a ! b ."])] * 4
-    return tokenizer.train(texts, kind="wordpiece", vocab_size=80)
+    return tokenizers.train(texts, kind="wordpiece", vocab_size=80)
 
 
 @pytest.fixture(scope="module")
-def init(beginning, pieces):
-    return f"random:{beginning(pieces)}"
+def init(random_run, tokenizer):
+    return f"random:{random_run(tokenizer)}"
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +60,16 @@ def run(init, table):
     return workdir
 
 
-def test_queries_have_masks_and_documents_are_compared_without_punctuation(pieces):
-    encoder = make_encoder_of(pieces)
+def test_queries_have_masks_and_documents_are_compared_without_punctuation(tokenizer):
+    encoder = make_encoder_of(tokenizer)
     marked = dataclasses.replace(encoder, markers=(1, 2))
     encoded = marked.encode(["mill", "river, mill !"], [True, False])
     assert encoded.lengths.tolist() == [6, 7]
     first, second = encoded.rows(np.arange(2), 8)["input_ids"].tolist()
-    mill, river = (pieces.encode_batch([word])[0][0] for word in ("mill", "river"))
-    specials = [pieces.cls_id, 1, mill, pieces.sep_id, pieces.mask_id, pieces.mask_id]
+    mill, river = (tokenizer.encode_batch([word])[0][0] for word in ("mill", "river"))
+    specials = [tokenizer.cls_id, 1, mill, tokenizer.sep_id, tokenizer.mask_id, tokenizer.mask_id]
     assert first[:6] == specials
-    assert second[:4] == [pieces.cls_id, 2, river, pieces.encode_batch([","])[0][0]]
+    assert second[:4] == [tokenizer.cls_id, 2, river, tokenizer.encode_batch([","])[0][0]]
     kinds = encoded.rows(np.arange(2), 8)["token_kinds"].tolist()
     assert kinds == [[1] * 6 + [0, 0], [2, 2, 2, 0, 2, 0, 2, 0]]
     assert encoder.markers == ()
@@ -77,9 +77,9 @@ def test_queries_have_masks_and_documents_are_compared_without_punctuation(piece
     assert (cut.lengths.tolist(), cut.truncated.tolist()) == ([6], [True])
 
 
-def make_encoder_of(pieces) -> SequenceEncoder:
+def make_encoder_of(trained) -> SequenceEncoder:
     class Spec:
-        tokenizer, max_seq_length, cls_last, max_chars_per_word = pieces, 12, False, 0
+        tokenizer, max_seq_length, cls_last, max_chars_per_word = trained, 12, False, 0
 
     return make_encoder(Spec, 6)
 
@@ -128,13 +128,13 @@ def test_documents_are_ranked_by_maxsim(run, tmp_path):
             evaluation.retrieval(str(run), str(beir), **changes)
 
 
-def test_positives_are_ranked_among_all_documents(reading, pieces, tmp_path):
+def test_positives_are_ranked_among_all_documents(encoding_spec, tokenizer, tmp_path):
     rows = [("mill", "river"), ("old", "north")]
     for name in ("train", "dev"):
         lines = ["query,passage", *(",".join(row) for row in rows), ""]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines))
     config = configs.load_config("colbert:tiny", {"task.query_length": "6"})
-    made = Dataset(str(tmp_path), dict(config.task), config.data, reading(pieces))
+    made = Dataset(str(tmp_path), dict(config.task), config.data, encoding_spec(tokenizer))
     vectors = np.zeros((4, 6, 2), np.float32)
     vectors[0], vectors[2] = (1, 0), (0, 1)
     vectors[1], vectors[3] = (0.5, 0.9), (0.6, 0.8)

@@ -21,8 +21,8 @@ SCORED = [("good film", "fine film", "2"), ("bad", "poor", "1"), ("bad", "fine",
 
 
 @pytest.fixture(scope="module")
-def spec(reading):
-    return reading(tokenizer.train([" ".join(WORDS)] * 4, vocab_size=40), padded_lengths=())
+def spec(encoding_spec):
+    return encoding_spec(tokenizer.train([" ".join(WORDS)] * 4, vocab_size=40), padded_lengths=())
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def read(tmp_path, spec):
 
 @pytest.mark.parametrize("loss_type", ["bce", "softmax"])
 def test_a_positive_and_its_negatives_stay_together(read, spec, loss_type):
-    made = read({"train.csv": (HEADER, TRIPLES), "dev.csv": (HEADER, TRIPLES)}, loss_type)
-    assert made.task_fields == {"texts": ("query", "passage"), "candidates_per_example": 3}
-    batches = made.batches["train"]
+    dataset = read({"train.csv": (HEADER, TRIPLES), "dev.csv": (HEADER, TRIPLES)}, loss_type)
+    assert dataset.task_fields == {"texts": ("query", "passage"), "candidates_per_example": 3}
+    batches = dataset.batches["train"]
     assert (batches.batch_size, batches.group_size, len(batches.pairs)) == (6, 3, 9)
     assert batches.labels.tolist() == [1, 0, 0] * 3
     ids = batches.pairs.rows(np.arange(9), 8)["input_ids"]
@@ -54,16 +54,16 @@ def test_a_positive_and_its_negatives_stay_together(read, spec, loss_type):
 
 
 def test_positives_are_ranked_among_the_negatives_of_their_query(read, tmp_path):
-    made = read({"train.csv": (HEADER, TRIPLES), "dev.csv": (HEADER, TRIPLES)})
+    dataset = read({"train.csv": (HEADER, TRIPLES), "dev.csv": (HEADER, TRIPLES)})
     # The first query has the negatives dull (its last score, 0.5), poor and bad.
     scores = np.array([0.5, 9.0, 0.1, 0.9, 0.7, 0.5, 0.3, 0.2, 0.3], np.float32)
-    found = made.score("dev", scores)
+    found = dataset.score("dev", scores)
     assert found == {
         "mrr": pytest.approx((1 / 3 + 1 + 1 / 2) / 3),
         "accuracy": pytest.approx(1 / 3),
     }
-    assert made.headline({"dev/mrr": 0.5}) == {"dev/score": 0.5}
-    made.write("dev", scores, tmp_path / "predictions")
+    assert dataset.headline({"dev/mrr": 0.5}) == {"dev/score": 0.5}
+    dataset.write("dev", scores, tmp_path / "predictions")
     rows = (tmp_path / "predictions" / "dev.jsonl").read_text().splitlines()
     expected = {"query": "good film", "passage": "poor", "true": 0.0}
     assert json.loads(rows[2]) == expected | {"score": pytest.approx(0.1)}
@@ -71,13 +71,13 @@ def test_positives_are_ranked_among_the_negatives_of_their_query(read, tmp_path)
 
 def test_scores_are_mapped_to_probabilities(read):
     scored = ("query,passage,label", SCORED)
-    made = read({"train.csv": scored, "dev.csv": scored})
-    assert made.batches["train"].labels.tolist() == [1.0, 0.5, 0.0]
-    assert made.examples["dev"].scores.tolist() == [2.0, 1.0, 0.0]
-    assert made.task_fields["candidates_per_example"] == 1
-    assert made.score("dev", np.array([3.0, 1.0, 2.0]))["spearman"] == pytest.approx(0.5)
-    assert made.headline({"dev/spearman": 0.5}) == {"dev/score": 0.5}
-    assert "mapped to 0 and 1, since they are compared with probabilities" in made.findings[-1]
+    dataset = read({"train.csv": scored, "dev.csv": scored})
+    assert dataset.batches["train"].labels.tolist() == [1.0, 0.5, 0.0]
+    assert dataset.examples["dev"].scores.tolist() == [2.0, 1.0, 0.0]
+    assert dataset.task_fields["candidates_per_example"] == 1
+    assert dataset.score("dev", np.array([3.0, 1.0, 2.0]))["spearman"] == pytest.approx(0.5)
+    assert dataset.headline({"dev/spearman": 0.5}) == {"dev/score": 0.5}
+    assert "mapped to 0 and 1, since they are compared with probabilities" in dataset.findings[-1]
 
 
 def test_inputs_of_predict_are_pairs(spec):

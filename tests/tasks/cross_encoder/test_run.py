@@ -16,7 +16,7 @@ from bertjax.huggingface import exporting, run_cache
 from bertjax.inference import dense_retrieval, evaluation, reranking
 from bertjax.runs import finetune
 from bertjax.tasks.cross_encoder.head import Task
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.accumulation import split_microbatches
 
 WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
@@ -27,9 +27,9 @@ LISTS = [
 
 
 @pytest.fixture(scope="module")
-def run(beginning, tmp_path_factory):
+def run(random_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cross_encoder")
-    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
     (folder / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LISTS))
     changes = {
         "data.max_seq_length": "12",
@@ -43,7 +43,7 @@ def run(beginning, tmp_path_factory):
     }
     finetune.finetune(
         configs.load_config("cross_encoder:tiny", changes),
-        init=f"random:{beginning(pieces)}",
+        init=f"random:{random_run(tokenizer)}",
         data=str(folder / "lists.jsonl"),
         workdir=str(folder / "run"),
     )
@@ -94,10 +94,10 @@ def test_a_reranker_changes_the_ranking_and_not_the_documents(run, beir):
     assert found["ndcg@10"] != plain["ndcg@10"]
 
 
-def test_models_that_do_not_score_pairs_are_refused(run, beir, beginning):
-    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+def test_models_that_do_not_score_pairs_are_refused(run, beir, random_run):
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
     options = [
-        ({"reranker": str(beginning(pieces))}, "expected a model with one score for two texts"),
+        ({"reranker": str(random_run(tokenizer))}, "expected a model with one score for two texts"),
         ({"rerank_depth": 0}, "rerank_depth: got 0, expected an integer >= 1"),
     ]
     for changes, printed in options:

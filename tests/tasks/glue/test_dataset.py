@@ -31,11 +31,13 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def dataset(data, reading):
+def dataset(data, encoding_spec):
     def make(name="rte", **changes):
         fields = {"knowledge": "", "triples_per_entity": 2}
         fields |= {key: changes.pop(key) for key in list(changes) if key in fields}
-        return glue_dataset.Dataset(data, {"dataset": name}, fields, reading(Letters(), **changes))
+        return glue_dataset.Dataset(
+            data, {"dataset": name}, fields, encoding_spec(Letters(), **changes)
+        )
 
     return make
 
@@ -100,30 +102,34 @@ def test_scores_of_a_regression():
     assert scored == pytest.approx({"pearson": 1.0, "spearman": 1.0})
 
 
-def test_names_of_classes_in_another_order_are_refused(data, reading):
+def test_names_of_classes_in_another_order_are_refused(data, encoding_spec):
     task = {"dataset": "rte", "labels": ("not_entailment", "entailment")}
     with pytest.raises(UserError, match="got not_entailment, entailment, expected them in the ord"):
-        glue_dataset.Dataset(data, task, {}, reading(Letters()))
+        glue_dataset.Dataset(data, task, {}, encoding_spec(Letters()))
 
 
-def asked(lines, reading, **task):
+def encode_inputs(lines, encoding_spec, **task):
     numbered = [(f"line {number}", line) for number, line in enumerate(lines, 1)]
-    return glue_dataset.from_inputs(numbered, "", {"dataset": "rte"} | task, {}, reading(Letters()))
+    return glue_dataset.from_inputs(
+        numbered, "", {"dataset": "rte"} | task, {}, encoding_spec(Letters())
+    )
 
 
-def test_an_answer_has_the_names_of_the_run(reading):
+def test_an_answer_has_the_names_of_the_run(encoding_spec):
     logits = np.log([[1.0, 3.0], [3.0, 1.0]])
     lines = ["a\tb", "c\td"]
-    own = asked(lines, reading).answers(logits)
+    own = encode_inputs(lines, encoding_spec).answers(logits)
     assert [row["label"] for row in own] == ["not_entailment", "entailment"]
-    named = asked(lines, reading, labels=("Entailment", "NOT ENTAILMENT")).answers(logits)
+    named = encode_inputs(lines, encoding_spec, labels=("Entailment", "NOT ENTAILMENT")).answers(
+        logits
+    )
     assert [row["label"] for row in named] == ["NOT ENTAILMENT", "Entailment"]
     assert named[0]["probabilities"] == {"Entailment": 0.25, "NOT ENTAILMENT": 0.75}
     with pytest.raises(UserError, match="classes of rte: got no, yes, expected entailment"):
-        asked(lines, reading, labels=("no", "yes"))
+        encode_inputs(lines, encoding_spec, labels=("no", "yes"))
 
 
-def test_truncated_texts_are_marked(reading):
+def test_truncated_texts_are_marked(encoding_spec):
     lines = ["a\tb", f"{'a' * 9}\tb", "a\tb"]
-    rows = asked(lines, reading).answers(np.zeros((3, 2)))
+    rows = encode_inputs(lines, encoding_spec).answers(np.zeros((3, 2)))
     assert [row.get("truncated", False) for row in rows] == [False, True, False]

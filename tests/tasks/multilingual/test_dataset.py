@@ -16,12 +16,12 @@ def words():
 
 
 @pytest.fixture
-def make(reading, words):
+def make(encoding_spec, words):
     def make(folder, **fields):
         config = configs.load_config(f"configs/multilingual.py:{folder.name},tiny", [])
         with config.unlocked():
             config.data.update(fields)
-        spec = reading(words, max_seq_length=24, padded_lengths=())
+        spec = encoding_spec(words, max_seq_length=24, padded_lengths=())
         return multilingual_dataset.Dataset(str(folder), config.task, config.data, spec)
 
     return make
@@ -135,9 +135,9 @@ def test_a_missing_language_or_header_of_xnli_is_one_line(xnli, make):
         make(xnli)
 
 
-def test_user_inputs(reading, words):
+def test_user_inputs(encoding_spec, words):
     task = {"labels": ("CCAT", "MCAT"), "texts": ("text",)}
-    spec = reading(words, max_seq_length=24, padded_lengths=())
+    spec = encoding_spec(words, max_seq_length=24, padded_lengths=())
     request = multilingual_dataset.from_inputs([("stdin:1", "Prices fell.")], "", task, {}, spec)
     (answer,) = request.answers(np.array([[0.0, np.log(3)]]))
     assert (answer["text"], answer["label"]) == ("Prices fell.", "MCAT")

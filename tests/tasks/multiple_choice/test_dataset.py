@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks.multiple_choice import dataset as multiple_choice_dataset
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 ARTICLE = "The mill by the river is old. Anna built it. She came from the north."
 QUESTIONS = [
@@ -18,9 +18,9 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def pieces():
+def tokenizer():
     texts = [ARTICLE, *(question for question, *_ in QUESTIONS)]
-    return tokenizer.train(texts * 4, kind="wordpiece", vocab_size=80)
+    return tokenizers.train(texts * 4, kind="wordpiece", vocab_size=80)
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def dataset(data, pieces, reading):
+def dataset(data, tokenizer, encoding_spec):
     def make(**changes):
-        read = reading(
-            pieces, max_seq_length=32, padded_lengths=(), batch_size=8, eval_batch_size=8
+        read = encoding_spec(
+            tokenizer, max_seq_length=32, padded_lengths=(), batch_size=8, eval_batch_size=8
         )
         task = {"dataset": "race", "num_choices": 4} | changes
         return multiple_choice_dataset.Dataset(str(data), task, {}, read)
@@ -80,16 +80,18 @@ def test_the_best_answer_is_scored_overall_and_by_level(dataset, tmp_path):
     assert list(written.values()) == ["A", "C", "D"]
 
 
-def test_questions_from_inputs(pieces, reading):
-    read = reading(pieces, max_seq_length=32, padded_lengths=(), batch_size=4, eval_batch_size=4)
+def test_questions_from_inputs(tokenizer, encoding_spec):
+    read = encoding_spec(
+        tokenizer, max_seq_length=32, padded_lengths=(), batch_size=4, eval_batch_size=4
+    )
     row = {"context": ARTICLE, "question": "Who?", "choices": ["Anna", "the river"]}
     task = {"dataset": "race", "num_choices": 2}
-    asked = multiple_choice_dataset.from_inputs([("stdin:1", json.dumps(row))], "", task, {}, read)
-    (output,) = asked.answers(np.array([0.0, np.log(3)]))
+    inputs = multiple_choice_dataset.from_inputs([("stdin:1", json.dumps(row))], "", task, {}, read)
+    (output,) = inputs.answers(np.array([0.0, np.log(3)]))
     assert output == row | {"answer": 1, "probabilities": pytest.approx([0.25, 0.75])}
     long = json.dumps(row | {"context": f"{ARTICLE} " * 9})
-    asked = multiple_choice_dataset.from_inputs([("stdin:1", long)], "", task, {}, read)
-    assert asked.answers(np.zeros(2))[0]["truncated"]
+    inputs = multiple_choice_dataset.from_inputs([("stdin:1", long)], "", task, {}, read)
+    assert inputs.answers(np.zeros(2))[0]["truncated"]
     for wrong in ({"choices": ["one"]}, {"choices": [1, 2]}, {"question": 1}):
         with pytest.raises(UserError, match=r"stdin:1: expected strings, and 2 choices;"):
             multiple_choice_dataset.from_inputs(

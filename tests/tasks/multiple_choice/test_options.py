@@ -23,7 +23,7 @@ def letters():
     )
 
 
-def asked(contexts, questions, options):
+def make_choices(contexts, questions, options):
     count = len(contexts)
     return Choices(contexts, questions, options, None, list(map(str, range(count))), [""] * count)
 
@@ -42,7 +42,7 @@ def test_an_option_replaces_the_blank(question, option, expected):
 
 
 def test_the_options_of_a_question_are_consecutive():
-    choices = asked(["a", "b"], ["k", "l_m"], [("p", "q", "r"), ("s", "t", "u")])
+    choices = make_choices(["a", "b"], ["k", "l_m"], [("p", "q", "r"), ("s", "t", "u")])
     encoded = dataset.encode(choices, letters(), 9, dataset="race")
     batch = encoded.rows(np.arange(6), 7)
     assert batch["input_ids"].tolist() == [
@@ -59,7 +59,7 @@ def test_the_options_of_a_question_are_consecutive():
 
 
 def test_articles_are_truncated_before_questions():
-    choices = asked(["abcdef"], ["kl"], [("pq", "p", "pqrstu", "")])
+    choices = make_choices(["abcdef"], ["kl"], [("pq", "p", "pqrstu", "")])
     encoded = dataset.encode(choices, letters(), 9, dataset="race")
     assert encoded.rows(np.arange(4), 9)["input_ids"].tolist() == [
         [1, 10, 11, 2, 20, 21, 25, 26, 2],
@@ -70,13 +70,13 @@ def test_articles_are_truncated_before_questions():
 
 
 def test_the_longer_sentence_of_swag_is_truncated():
-    choices = asked(["abcdef"], ["k"], [("pqrst", "p")])
+    choices = make_choices(["abcdef"], ["k"], [("pqrst", "p")])
     encoded = dataset.encode(choices, letters(), 9, dataset="swag")
     assert encoded.rows(np.arange(2), 9)["input_ids"].tolist() == [
         [1, 10, 11, 12, 2, 20, 25, 26, 2],
         [1, 10, 11, 12, 13, 2, 20, 25, 2],
     ]
-    blank = dataset.encode(asked(["a"], ["k_"], [("p",)]), letters(), 9, dataset="swag")
+    blank = dataset.encode(make_choices(["a"], ["k_"], [("p",)]), letters(), 9, dataset="swag")
     assert blank.rows(np.arange(1), 7)["input_ids"].tolist() == [[1, 10, 2, 20, 8, 25, 2]]
 
 
@@ -84,7 +84,7 @@ def test_the_longer_sentence_of_swag_is_truncated():
 def test_sequences_equal_those_of_text_pairs(kind):
     text = "the cat sees a dog and the dog sees"
     learned = tokenizer.train([text] * 20, kind=kind, vocab_size=300)
-    choices = asked(["the cat"], ["a dog"], [("sees", "sings")])
+    choices = make_choices(["the cat"], ["a dog"], [("sees", "sings")])
     options = {"cls_last": True, "max_chars_per_word": 6 if kind == "words" else 0}
     found = dataset.encode(choices, learned, 30, dataset="race", **options)
     plain = sequences.encode(
@@ -96,4 +96,4 @@ def test_sequences_equal_those_of_text_pairs(kind):
 
 def test_an_unknown_data_set():
     with pytest.raises(UserError, match=r"unknown multiple-choice data set 'rase': did you mean"):
-        dataset.encode(asked([], [], []), letters(), 9, dataset="rase")
+        dataset.encode(make_choices([], [], []), letters(), 9, dataset="rase")

@@ -64,7 +64,7 @@ def test_other_spellings_of_a_file(read, change):
 
 def test_files_without_document_marks(read):
     assert [each.document for each in read("a O\n\n\n\nb O\n")] == [0, 0]
-    # What stands before the first mark is a document too.
+    # Text before the first mark is a document too.
     assert [each.document for each in read("a O\n-DOCSTART- O\nb O\n-DOCSTART- O\nc O")] == [
         0,
         1,

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks.ner import dataset as ner_dataset
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 TEXT = """-DOCSTART- -X- O O
 
@@ -29,8 +29,8 @@ FIELDS |= {"scheme": "auto", "document_context": False}
 
 
 @pytest.fixture(scope="module")
-def pieces():
-    return tokenizer.train([TEXT] * 4, kind="wordpiece", vocab_size=60)
+def tokenizer():
+    return tokenizers.train([TEXT] * 4, kind="wordpiece", vocab_size=60)
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def dataset(data, pieces, reading):
+def dataset(data, tokenizer, encoding_spec):
     def make(**changes):
-        read = reading(pieces, max_seq_length=24, padded_lengths=())
+        read = encoding_spec(tokenizer, max_seq_length=24, padded_lengths=())
         return ner_dataset.Dataset(str(data), {"labels": ()}, FIELDS | changes, read)
 
     return make
@@ -86,14 +86,14 @@ def test_a_missed_entity_lowers_the_score(dataset):
     }
 
 
-def test_words_from_inputs(pieces, reading):
-    read = reading(pieces, max_seq_length=24, padded_lengths=())
+def test_words_from_inputs(tokenizer, encoding_spec):
+    read = encoding_spec(tokenizer, max_seq_length=24, padded_lengths=())
     labels = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     lines = [("stdin:1", "Anna Berg saw Oslo"), ("stdin:2", json.dumps({"words": ["New York"]}))]
-    asked = ner_dataset.from_inputs(lines, "", {"labels": labels}, FIELDS, read)
+    inputs = ner_dataset.from_inputs(lines, "", {"labels": labels}, FIELDS, read)
     logits = np.zeros((2, 24, 5))
     logits[0, :, 3], logits[1, :, 1] = 9, 9
-    first, second = asked.answers(logits)
+    first, second = inputs.answers(logits)
     assert first["words"] == ["Anna", "Berg", "saw", "Oslo"]
     assert first["tags"] == ["B-PER"] * 4
     assert second["entities"] == [{"type": "LOC", "text": "New York", "words": [0, 1]}]

@@ -125,7 +125,7 @@ def test_document_context_is_encoded_and_not_predicted():
     assert encoded.positions.tolist() == [1, 3, 2, 3, 4, 6, 1]
 
 
-def drawn(seed, count=40):
+def random_sentences(seed, count=40):
     state = random.Random(seed)
     letter = "abcdefghijklmnopqrstuvwxyz."
     texts = [
@@ -148,7 +148,7 @@ def pieces(word, max_length):
 @pytest.mark.parametrize("cls_last", [False, True])
 @pytest.mark.parametrize("length", [3, 4, 7, 12, 30, 200])
 def test_every_word_is_predicted_exactly_once(length, cls_last, document_context):
-    sentences = drawn(length)
+    sentences = random_sentences(length)
     encoded = encode(sentences, length, cls_last=cls_last, document_context=document_context)
     batch = rows(encoded, length)
     assert encoded.pairs.lengths.max() <= length
@@ -167,7 +167,7 @@ def test_every_word_is_predicted_exactly_once(length, cls_last, document_context
 
 @pytest.mark.parametrize("length", [7, 12, 30, 200])
 def test_document_context_fills_both_sides(length):
-    sentences = drawn(length)
+    sentences = random_sentences(length)
     budget = length - 2
     encoded = encode(sentences, length, document_context=True)
     batch = rows(encoded, length)
@@ -251,5 +251,5 @@ def test_released_sentences(shared_data, name):
     printed = encoded.by_sentence(batch["token_labels"])
     assert [tuple(names[n - 1] for n in each) for each in printed] == [s.tags for s in sentences]
     first = encoded.by_sentence(batch["input_ids"])
-    begun = learned.word_starts[np.concatenate(first)]
-    assert begun.all()
+    starts_word = learned.word_starts[np.concatenate(first)]
+    assert starts_word.all()

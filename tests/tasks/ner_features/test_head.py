@@ -29,13 +29,13 @@ ENCODER = bert.Model(V, D, 2, 2, 10, max_position_embeddings=L, output_hidden_st
 def batch():
     """The class of a word is given by the preceding token; some tokens are not labelled."""
     generator = np.random.default_rng(0)
-    there = np.arange(L) < generator.integers(3, L + 1, B)[:, None]
-    ids = generator.integers(0, V, (B, L)) * there
-    begins = there & (generator.random((B, L)) < 0.7)
+    attention_mask = np.arange(L) < generator.integers(3, L + 1, B)[:, None]
+    ids = generator.integers(0, V, (B, L)) * attention_mask
+    begins = attention_mask & (generator.random((B, L)) < 0.7)
     labels = begins * (1 + np.roll(ids, 1, axis=1) % len(LABELS))
     return {
         "input_ids": ids.astype(np.int32),
-        "attention_mask": there,
+        "attention_mask": attention_mask,
         "token_labels": labels.astype(np.int32),
         "example_id": np.arange(B, dtype=np.uint32),
     }
@@ -136,8 +136,8 @@ def test_no_gradient_flows_to_the_encoder_and_none_is_counted(variables, rows):
 
 
 def test_padding_has_no_effect_on_loss_and_predictions(variables, rows):
-    there = rows["attention_mask"]
-    other = rows | {"input_ids": jnp.where(there, rows["input_ids"], 5)}
+    attention_mask = rows["attention_mask"]
+    other = rows | {"input_ids": jnp.where(attention_mask, rows["input_ids"], 5)}
 
     @jax.jit
     def both(rows):
@@ -146,4 +146,4 @@ def test_padding_has_no_effect_on_loss_and_predictions(variables, rows):
 
     (loss, predicted), (same, likewise) = both(rows), both(other)
     assert float(loss) == float(same)
-    np.testing.assert_array_equal(predicted[there], likewise[there])
+    np.testing.assert_array_equal(predicted[attention_mask], likewise[attention_mask])

@@ -9,7 +9,7 @@ from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.tasks.pairs.dataset import Dataset, from_inputs
 from bertjax.tasks.pairs.ranks import positive_ranks
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 WORDS = ["good", "bad", "fine", "poor", "film", "dull"]
 PAIRS = [("good film", "fine film"), ("bad", "poor"), ("dull film", "poor film"), ("bad", "dull")]
@@ -17,9 +17,9 @@ SCORED = [(*pair, str(score)) for pair, score in zip(PAIRS, (5.0, 4.0, 2.5, 0.0)
 
 
 @pytest.fixture(scope="module")
-def spec(reading):
-    pieces = tokenizer.train([" ".join(WORDS)] * 4, vocab_size=40)
-    return reading(pieces, padded_lengths=())
+def spec(encoding_spec):
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, vocab_size=40)
+    return encoding_spec(tokenizer, padded_lengths=())
 
 
 @pytest.fixture
@@ -38,18 +38,18 @@ def read(tmp_path, spec):
 
 def test_pairs_without_scores_are_contrastive(read, spec):
     triples = [(*pair, "fine") for pair in PAIRS]
-    made = read(
+    dataset = read(
         {
             "train.csv": ("anchor,positive,negative", triples),
             "dev.csv": ("anchor,positive", PAIRS),
         }
     )
-    assert dict(made.task_fields) == {
+    assert dict(dataset.task_fields) == {
         "loss_type": "contrastive",
         "columns": ("anchor", "positive"),
         "texts_per_example": 3,
     }
-    batches = made.batches["train"]
+    batches = dataset.batches["train"]
     assert (batches.batch_size, batches.num_examples) == (3 * spec.batch_size, 12)
     _, batch = next(batches.training_batches())
     # Equal texts have equal labels; the texts of an example are consecutive.
@@ -57,41 +57,41 @@ def test_pairs_without_scores_are_contrastive(read, spec):
     for row, own in zip(rows, batch["labels"].reshape(2, 3), strict=True):
         assert [spec.tokenizer.decode(ids[1:3].tolist()).split()[0] for ids in row][2] == "fine"
         assert own[2] == batch["labels"][2]
-    assert made.batches["dev"].num_examples == 8
-    assert "ranks of the positives" in made.findings[0]
+    assert dataset.batches["dev"].num_examples == 8
+    assert "ranks of the positives" in dataset.findings[0]
 
 
 def test_scored_pairs(read, tmp_path):
-    made = read({"pairs.csv": ("sentence1,sentence2,score", SCORED * 3)}, "pairs.csv")
-    assert made.task_fields["loss_type"] == "cosent"
-    train, dev = made.examples["train"], made.examples["dev"]
+    dataset = read({"pairs.csv": ("sentence1,sentence2,score", SCORED * 3)}, "pairs.csv")
+    assert dataset.task_fields["loss_type"] == "cosent"
+    train, dev = dataset.examples["train"], dataset.examples["dev"]
     assert len(train) + len(dev) == 12
     # The pairs of an anchor stay together.
     assert {*train.texts[0], *dev.texts[0]} == {"good film", "bad", "dull film"}
     assert not {*train.texts[0]} & {*dev.texts[0]}
     scores = train.scores
-    assert made.batches["train"].labels.tolist() == np.repeat(scores, 2).tolist()
-    made = read(
+    assert dataset.batches["train"].labels.tolist() == np.repeat(scores, 2).tolist()
+    dataset = read(
         {
             "train.csv": ("text,text_pair,label", SCORED),
             "dev.csv": ("text,text_pair,label", SCORED),
         },
         task={"loss_type": "cosine", "matryoshka_dims": (2,)},
     )
-    assert made.examples["train"].scores.tolist() == [1.0, pytest.approx(0.8), 0.5, 0.0]
-    assert made.examples["dev"].scores.tolist() == [5.0, 4.0, 2.5, 0.0]
-    assert "from 0 to 5, mapped to 0 and 1" in made.findings[-1]
+    assert dataset.examples["train"].scores.tolist() == [1.0, pytest.approx(0.8), 0.5, 0.0]
+    assert dataset.examples["dev"].scores.tolist() == [5.0, 4.0, 2.5, 0.0]
+    assert "from 0 to 5, mapped to 0 and 1" in dataset.findings[-1]
     angles = np.array([0.1, 0.6, 0.5, 1.0])
     second = np.stack([np.cos(angles), np.sin(angles), 3 * angles], axis=1)
     first = np.tile([1.0, 0.0, 0.0], (4, 1))
     vectors = np.stack([first, second], axis=1).reshape(8, 3).astype(np.float32)
-    scores = made.score("dev", vectors)
+    scores = dataset.score("dev", vectors)
     assert scores["spearman_cosine_2"] == pytest.approx(0.8)
     assert set(scores) == {
         *("spearman_cosine", "pearson_cosine", "spearman_cosine_2", "pearson_cosine_2"),
     }
-    assert made.headline({"dev/spearman_cosine": 0.25}) == {"dev/score": 0.25}
-    made.write("dev", vectors, tmp_path / "predictions")
+    assert dataset.headline({"dev/spearman_cosine": 0.25}) == {"dev/score": 0.25}
+    dataset.write("dev", vectors, tmp_path / "predictions")
     rows = (tmp_path / "predictions" / "dev.jsonl").read_text().splitlines()
     expected = {"text": "good film", "text_pair": "fine film", "true": 5.0}
     cosine = np.cos(0.1) / np.sqrt(1 + 0.09)
@@ -99,17 +99,17 @@ def test_scored_pairs(read, tmp_path):
 
 
 def test_one_column_is_its_own_positive_and_dev_has_scores(read):
-    made = read(
+    dataset = read(
         {
             "train.csv": ("text", [(word,) for word in WORDS]),
             "dev.csv": ("sentence1,sentence2,score", SCORED),
         }
     )
-    assert made.task_fields["loss_type"] == "contrastive"
-    assert made.task_fields["columns"] == ("sentence1", "sentence2")
-    assert made.batches["train"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert made.examples["dev"].scores is not None
-    assert "each text is its own positive" in made.findings[0]
+    assert dataset.task_fields["loss_type"] == "contrastive"
+    assert dataset.task_fields["columns"] == ("sentence1", "sentence2")
+    assert dataset.batches["train"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert dataset.examples["dev"].scores is not None
+    assert "each text is its own positive" in dataset.findings[0]
 
 
 def test_ranks_are_among_all_distinct_texts():

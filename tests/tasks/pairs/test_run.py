@@ -1,4 +1,4 @@
-"""Fine-tuning of embeddings, and what their runs are good for: embed, evaluate, predict, export."""
+"""Fine-tuning of embeddings, and the use of their runs: embed, evaluate, predict, export."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import exporting, run_cache
 from bertjax.inference import evaluation, predict
 from bertjax.runs import finetune, finetune_job
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train import sharding
 from bertjax.validation import config as validation_config
 
@@ -25,9 +25,9 @@ OVERRIDES = {"data.batch_size": "8", "data.eval_batch_size": "8", "model.precisi
 
 
 @pytest.fixture(scope="module")
-def init(beginning):
-    pieces = tokenizer.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
-    return f"random:{beginning(pieces)}"
+def init(random_run):
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    return f"random:{random_run(tokenizer)}"
 
 
 @pytest.fixture(scope="module")
@@ -104,17 +104,20 @@ def test_a_run_is_evaluated_with_its_own_settings(run, tmp_path):
     assert found == evaluation.sts(str(run), str(table), **explicit)
 
 
-def steps(made, devices, microbatches=1):
+def steps(task_job, devices, microbatches=1):
     """Loss, accuracy and gradient norm of two steps, with dropout; and the parameters."""
-    made = dataclasses.replace(
-        made, config=configs.replace_fields(made.config, {"data.microbatches": microbatches})
+    task_job = dataclasses.replace(
+        task_job,
+        config=configs.replace_fields(task_job.config, {"data.microbatches": microbatches}),
     )
     sizes = {"data": devices, "fsdp": 1, "tensor": 1, "sequence": 1}
-    made = dataclasses.replace(made, mesh=sharding.make_mesh(sizes, jax.devices()[:devices]))
-    trainer = made.trainer(0)
-    state, found = finetune_job.init_state(made, trainer), []
-    for _, batch in itertools.islice(made.dataset.batches["train"].training_batches(), 2):
-        state, metrics = trainer.train_step(state, sharding.to_global(batch, made.mesh))
+    task_job = dataclasses.replace(
+        task_job, mesh=sharding.make_mesh(sizes, jax.devices()[:devices])
+    )
+    trainer = task_job.trainer(0)
+    state, found = finetune_job.init_state(task_job, trainer), []
+    for _, batch in itertools.islice(task_job.dataset.batches["train"].training_batches(), 2):
+        state, metrics = trainer.train_step(state, sharding.to_global(batch, task_job.mesh))
         names = ("pairs/loss", "pairs/accuracy", "gradient_norm")
         found.append([float(metrics[name]) for name in names])
     return np.array(found), jax.device_get(state.params)
@@ -124,16 +127,16 @@ def steps(made, devices, microbatches=1):
 def alone(init, table, tmp_path_factory):
     """Two steps on one device, and the job."""
     workdir = tmp_path_factory.mktemp("alone")
-    made = job(init, table, workdir, **{"data.batch_size": "16"})
-    return made, *steps(made, 1)
+    task_job = job(init, table, workdir, **{"data.batch_size": "16"})
+    return task_job, *steps(task_job, 1)
 
 
 @pytest.mark.parametrize(("devices", "microbatches"), [(8, 2), (8, 1), (1, 4)])
 @pytest.mark.slow
 def test_negatives_are_those_of_the_global_batch(alone, devices, microbatches):
     """Invariants 4 and 5: neither devices nor microbatches change a step (gradient cache)."""
-    made, metrics, params = alone
-    found, found_params = steps(made, devices, microbatches)
+    task_job, metrics, params = alone
+    found, found_params = steps(task_job, devices, microbatches)
     np.testing.assert_allclose(found, metrics, rtol=1e-4)
     # Adam's first steps have the sign of the gradient: small ones may differ.
     for one, other in zip(*map(jax.tree.leaves, (params, found_params)), strict=True):

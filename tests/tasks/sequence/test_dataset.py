@@ -9,15 +9,15 @@ from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.tasks.sequence.dataset import Dataset
 from bertjax.tasks.sequence.labels import find_problem_type
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 ROWS = [('good "film", good', "pos"), ("bad; dull", "neg"), ("fine", "pos"), ("poor", "neg")]
 
 
 @pytest.fixture(scope="module")
-def spec(reading):
-    pieces = tokenizer.train(["good bad fine poor film dull"] * 4, vocab_size=40)
-    return reading(pieces, padded_lengths=())
+def spec(encoding_spec):
+    tokenizer = tokenizers.train(["good bad fine poor film dull"] * 4, vocab_size=40)
+    return encoding_spec(tokenizer, padded_lengths=())
 
 
 @pytest.fixture
@@ -39,16 +39,16 @@ def csv(rows=ROWS, header="text,label", repeat=1):
 
 
 def test_a_folder_has_its_own_splits_and_a_file_is_split(read):
-    made = read({"train.csv": csv(), "valid.csv": csv(ROWS[:2]), "test.csv": csv(ROWS[2:])})
-    assert {name: len(each) for name, each in made.examples.items()} == {
+    dataset = read({"train.csv": csv(), "valid.csv": csv(ROWS[:2]), "test.csv": csv(ROWS[2:])})
+    assert {name: len(each) for name, each in dataset.examples.items()} == {
         "train": 4, "dev": 2, "test": 2,
     }  # fmt: skip
-    assert (made.dev, made.test) == (("dev",), ("test",))
-    assert made.task_fields["labels"] == ("neg", "pos")
-    assert made.examples["train"].texts == (['good "film", good', "bad; dull", "fine", "poor"],)
-    assert made.examples["train"].labels.tolist() == [1, 0, 1, 0]
-    assert made.batches["dev"].labels.tolist() == [1, 0]
-    assert made.findings[1] == "labels of train: neg 2, pos 2"
+    assert (dataset.dev, dataset.test) == (("dev",), ("test",))
+    assert dataset.task_fields["labels"] == ("neg", "pos")
+    assert dataset.examples["train"].texts == (['good "film", good', "bad; dull", "fine", "poor"],)
+    assert dataset.examples["train"].labels.tolist() == [1, 0, 1, 0]
+    assert dataset.batches["dev"].labels.tolist() == [1, 0]
+    assert dataset.findings[1] == "labels of train: neg 2, pos 2"
     # As written by a spreadsheet: a byte order mark and semicolons.
     whole = "\ufeff" + csv([*ROWS, ("odd", "neg")], repeat=4).replace('","', '";"')
     one = read({"all.csv": whole.replace("text,label", "text;label")}, "all.csv")
@@ -64,16 +64,16 @@ def test_pairs_scores_and_hidden_labels(read):
     hidden = [row | {"score": None} for row in rows]
     lines = {"train": rows, "dev": rows, "test": hidden}
     files = {f"{name}.jsonl": "\n".join(map(json.dumps, own)) for name, own in lines.items()}
-    made = read(files)
-    assert made.task_fields["problem_type"] == "regression"
-    assert made.task_fields["texts"] == ("premise", "hypothesis")
-    assert made.batches["train"].labels.tolist() == [0.5, 2.0, 5.0]
-    assert made.examples["test"].labels is None
-    assert made.score("test", np.ones((3, 1))) == {}
-    values = made.score("dev", np.array([[1.0], [2.0], [5.5]]))
+    dataset = read(files)
+    assert dataset.task_fields["problem_type"] == "regression"
+    assert dataset.task_fields["texts"] == ("premise", "hypothesis")
+    assert dataset.batches["train"].labels.tolist() == [0.5, 2.0, 5.0]
+    assert dataset.examples["test"].labels is None
+    assert dataset.score("test", np.ones((3, 1))) == {}
+    values = dataset.score("dev", np.array([[1.0], [2.0], [5.5]]))
     assert values["mean_absolute_error"] == pytest.approx(1 / 3)
     named = {f"dev/{name}": value for name, value in values.items()}
-    assert made.headline(named) == {"dev/score": values["pearson"]}
+    assert dataset.headline(named) == {"dev/score": values["pearson"]}
     errors = read(files, task={"eval_metrics": ("mean_absolute_error",)})
     assert errors.headline(named) == {"dev/score": pytest.approx(-1 / 3)}
 
@@ -83,13 +83,13 @@ def test_several_labels_are_lists_or_separated(read):
         json.dumps({"text": text, "labels": names})
         for text, names in (("good", ["b", "a"]), ("bad", []), ("fine", ["b"]))
     )
-    made = read({"train.jsonl": lists, "dev.jsonl": lists})
+    dataset = read({"train.jsonl": lists, "dev.jsonl": lists})
     cells = "text\tlabels\ngood\tb|a\nbad\t\nfine\t b |\n"
     same = read({"t.tsv": cells}, "t.tsv", label_separator="|")
-    assert made.task_fields == same.task_fields
-    assert made.task_fields["problem_type"] == "multi_label_classification"
-    assert made.batches["train"].labels.tolist() == [[1, 1], [0, 0], [0, 1]]
-    found = made.score("dev", np.array([[1.0, 1], [-1, 1], [-1, 1]]))
+    assert dataset.task_fields == same.task_fields
+    assert dataset.task_fields["problem_type"] == "multi_label_classification"
+    assert dataset.batches["train"].labels.tolist() == [[1, 1], [0, 0], [0, 1]]
+    found = dataset.score("dev", np.array([[1.0, 1], [-1, 1], [-1, 1]]))
     assert found == pytest.approx(
         {"micro_f1": 6 / 7, "macro_f1": (1 + 4 / 5) / 2, "accuracy": 2 / 3}
     )
@@ -103,9 +103,9 @@ def test_kinds_of_labels():
 
 
 def test_predictions_are_written_with_tables_of_the_classes(read, tmp_path):
-    made = read({"train.csv": csv(), "dev.csv": csv()})
+    dataset = read({"train.csv": csv(), "dev.csv": csv()})
     logits = np.array([[0.0, 2], [0, 1], [0, 1], [1, 0]])
-    made.write("dev", logits, tmp_path / "out")
+    dataset.write("dev", logits, tmp_path / "out")
     first = json.loads((tmp_path / "out" / "dev.jsonl").read_text().splitlines()[0])
     chance = pytest.approx(1 / (1 + np.exp(-2)))
     assert first == {"text": ROWS[0][0], "true": "pos", "label": "pos", "probability": chance}
@@ -170,7 +170,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_what_does_not_fit_is_one_clear_line(read, message):
+def test_mismatches_of_tables_are_one_line(read, message):
     files, name, options = BAD[message]
     with pytest.raises(UserError, match=message) as error:
         read(files, name, **options)
@@ -190,9 +190,9 @@ def test_a_folder_of_datasets_has_the_names_of_its_classes(read, tmp_path):
             writer.write_table(table)
         state = {"_data_files": [{"filename": "data.arrow"}]}
         (tmp_path / split / "state.json").write_text(json.dumps(state))
-    made = read({"dataset_dict.json": json.dumps({"splits": ["train", "validation"]})})
-    assert made.task_fields["labels"] == ("bad", "good")
-    assert made.examples["dev"].labels.tolist() == [1, 0, 1]
+    dataset = read({"dataset_dict.json": json.dumps({"splits": ["train", "validation"]})})
+    assert dataset.task_fields["labels"] == ("bad", "good")
+    assert dataset.examples["dev"].labels.tolist() == [1, 0, 1]
     parquet = tmp_path / "parquet" / "data"
     parquet.mkdir(parents=True)
     for part in range(2):

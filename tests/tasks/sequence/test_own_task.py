@@ -59,7 +59,7 @@ def predictions(capsys, model: pathlib.Path, lines: list[str], tmp_path) -> list
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_it_learns_stops_early_and_keeps_the_names(home):
+def test_a_fine_tuning_learns_stops_early_and_keeps_the_names(home):
     results = json.loads((home / "run" / "results.json").read_text())
     (result,) = results["each_seed"]
     assert result["scores"]["dev/score"] == result["scores"]["dev/macro_f1"] > 0.9
@@ -145,6 +145,6 @@ def test_transformers_computes_the_same(home, tmp_path):
     )
     (found,) = pipeline([{"text": "async for m", "text_pair": "a m"}])
     (own,) = bertjax.load(str(home / "run" / "seed_0")).classify([("async for m", "a m")])
-    chances = {each["label"]: each["score"] for each in found}
-    assert chances == pytest.approx(own["probabilities"], abs=1e-4)
-    assert np.isclose(sum(chances.values()), 1)
+    probs = {each["label"]: each["score"] for each in found}
+    assert probs == pytest.approx(own["probabilities"], abs=1e-4)
+    assert np.isclose(sum(probs.values()), 1)

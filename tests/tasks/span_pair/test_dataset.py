@@ -26,7 +26,7 @@ def words():
 
 
 @pytest.fixture
-def dataset(tmp_path, reading, words):
+def dataset(tmp_path, encoding_spec, words):
     for folder, record in (("WiC", WIC), ("WSC", WSC)):
         (tmp_path / folder).mkdir()
         for split in ("train", "val"):
@@ -34,7 +34,7 @@ def dataset(tmp_path, reading, words):
 
     def make(name, **changes):
         sizes = {"max_seq_length": 40, "padded_lengths": (), "batch_size": 1, "eval_batch_size": 1}
-        spec = reading(words, **sizes | changes)
+        spec = encoding_spec(words, **sizes | changes)
         return span_pair_dataset.Dataset(str(tmp_path), {"dataset": name}, {}, spec)
 
     return make
@@ -65,8 +65,10 @@ def test_a_span_beyond_the_maximum_length_is_refused(dataset):
         dataset("wsc", max_seq_length=6)
 
 
-def test_user_inputs_are_records(reading, words):
-    spec = reading(words, max_seq_length=40, padded_lengths=(), batch_size=1, eval_batch_size=1)
+def test_user_inputs_are_records(encoding_spec, words):
+    spec = encoding_spec(
+        words, max_seq_length=40, padded_lengths=(), batch_size=1, eval_batch_size=1
+    )
     record = {name: value for name, value in WSC.items() if name not in ("idx", "label")}
     lines = [("stdin:1", json.dumps(record))]
     request = span_pair_dataset.from_inputs(lines, "", {"dataset": "wsc"}, {}, spec)

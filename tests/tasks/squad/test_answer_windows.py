@@ -10,15 +10,17 @@ from bertjax.tasks.sequences import Pairs
 from bertjax.tasks.squad import files as squad_files
 from bertjax.tasks.squad import windows as squad_windows
 from bertjax.tasks.squad.files import UNKNOWN, SquadQuestions
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 
 def letters(cls_id=1, sep_id=2, pair_separators=1):
     """A tokenizer with one token per letter: a is 10, b is 11, ...; other characters have none."""
 
     def with_offsets(text):
-        there = [place for place, letter in enumerate(text) if letter.isalpha()]
-        return [ord(text[place]) - 87 for place in there], [(place, place + 1) for place in there]
+        letter_positions = [place for place, letter in enumerate(text) if letter.isalpha()]
+        return [ord(text[place]) - 87 for place in letter_positions], [
+            (place, place + 1) for place in letter_positions
+        ]
 
     return types.SimpleNamespace(
         cls_id=cls_id,
@@ -30,7 +32,7 @@ def letters(cls_id=1, sep_id=2, pair_separators=1):
     )
 
 
-def asked(*rows, labelled=True):
+def make_questions(*rows, labelled=True):
     """Questions of (question, context, answer's text, its start); no text is no answer."""
     contexts = list(dict.fromkeys(context for _, context, _, _ in rows))
     return SquadQuestions(
@@ -50,7 +52,9 @@ SIZES = {"max_seq_length": 9, "doc_stride": 2, "max_query_length": 2}
 
 
 def test_windows_by_hand():
-    questions = asked(("xyz", "ab cdefg", "cd", 3), ("z", "ab", "ab", 0), ("xy", "ab cdefg", "", 0))
+    questions = make_questions(
+        ("xyz", "ab cdefg", "cd", 3), ("z", "ab", "ab", 0), ("xy", "ab cdefg", "", 0)
+    )
     windows = squad_windows.encode(questions, letters(), **SIZES)
     assert isinstance(windows.pairs, Pairs)
     # Two tokens of a question leave room for 9 - 3 - 2 = 4 of a context of 7.
@@ -82,7 +86,7 @@ def test_windows_by_hand():
 
 
 def test_the_maximum_context_by_hand():
-    windows = squad_windows.encode(asked(("xy", "abcdefg", "", 0)), letters(), **SIZES)
+    windows = squad_windows.encode(make_questions(("xy", "abcdefg", "", 0)), letters(), **SIZES)
     # Windows abcd, cdef, efg. c has 1 token of context in the first and 0 in the second, d 0 and 1;
     # e has 1 in the second and 0 in the third, f 0 and 1; and so on.
     shown = windows.maximum_context
@@ -101,7 +105,7 @@ def test_the_maximum_context_by_hand():
 
 def test_cls_last():
     windows = squad_windows.encode(
-        asked(("xy", "abcdef", "ab", 0)), letters(), **SIZES, cls_last=True
+        make_questions(("xy", "abcdef", "ab", 0)), letters(), **SIZES, cls_last=True
     )
     rows = windows.pairs.rows(np.arange(2), 9)
     assert rows["input_ids"].tolist() == [
@@ -116,14 +120,14 @@ def test_cls_last():
 
 def test_two_separators():
     windows = squad_windows.encode(
-        asked(("xy", "abcde", "e", 4)), letters(pair_separators=2), **SIZES
+        make_questions(("xy", "abcde", "e", 4)), letters(pair_separators=2), **SIZES
     )
     rows = windows.pairs.rows(np.arange(2), 9)
     assert rows["input_ids"].tolist() == [
         [1, 33, 34, 2, 2, 10, 11, 12, 2],
         [1, 33, 34, 2, 2, 12, 13, 14, 2],
     ]
-    # As with other pairs, what follows the first separator is of the second segment.
+    # As with other pairs, the tokens after the first separator are of the second segment.
     assert rows["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1, 1]] * 2
     assert windows.labels.tolist() == [[0, 0], [7, 7]]
 
@@ -142,7 +146,7 @@ def test_two_separators():
     ],
 )
 def test_an_answer_is_the_tokens_that_overlap_it(answer, start, label):
-    questions = asked(("x", "ab -cd ef-", answer, start))
+    questions = make_questions(("x", "ab -cd ef-", answer, start))
     sizes = SIZES | {"max_seq_length": 12}
     assert squad_windows.encode(questions, letters(), **sizes).labels.tolist() == [label]
 
@@ -151,34 +155,36 @@ def test_a_part_of_a_token_is_labelled_as_that_token():
     words = letters()
     words.encode_with_offsets = lambda text: ([10, 11], [(0, 5), (6, 12)])
     for answer, start, label in [("all", 1, [3, 3]), ("l w", 4, [3, 4]), ("ords", 7, [4, 4])]:
-        questions = asked(("x", "small wordss", answer, start))
+        questions = make_questions(("x", "small wordss", answer, start))
         windows = squad_windows.encode(questions, words, **SIZES)
         assert windows.labels.tolist() == [label]
 
 
 def test_tokens_that_share_a_character_or_cover_none():
     """An emoji has several byte-level tokens; the mark of a word may be a separate token."""
-    pieces = letters()
-    pieces.encode_with_offsets = lambda text: (
+    tokenizer = letters()
+    tokenizer.encode_with_offsets = lambda text: (
         [10, 11, 12, 13, 14],
         [(0, 1), (2, 3), (2, 3), (4, 4), (4, 5)],
     )
     for answer, start, label in [("b", 2, [4, 5]), ("c", 4, [7, 7]), ("a b", 0, [3, 5])]:
-        questions = asked(("x", "a b c", answer, start))
+        questions = make_questions(("x", "a b c", answer, start))
         windows = squad_windows.encode(
-            questions, pieces, max_seq_length=12, doc_stride=2, max_query_length=2
+            questions, tokenizer, max_seq_length=12, doc_stride=2, max_query_length=2
         )
         assert windows.labels.tolist() == [label]
 
 
 def test_questions_without_labels():
-    windows = squad_windows.encode(asked(("x", "ab", "", 0), labelled=False), letters(), **SIZES)
+    windows = squad_windows.encode(
+        make_questions(("x", "ab", "", 0), labelled=False), letters(), **SIZES
+    )
     assert windows.labels is None
     assert windows.maximum_context.sum() == 2
 
 
 def test_a_question_may_be_empty():
-    windows = squad_windows.encode(asked(("?", "ab", "b", 1)), letters(), **SIZES)
+    windows = squad_windows.encode(make_questions(("?", "ab", "b", 1)), letters(), **SIZES)
     assert windows.pairs.tokens.tolist() == [1, 2, 10, 11, 2]
     assert windows.labels.tolist() == [[3, 3]]
 
@@ -196,25 +202,27 @@ def test_a_question_may_be_empty():
     ],
 )
 def test_impossible_sizes_are_refused(change, message):
-    questions = asked(("x", "ab", "b", 1))
+    questions = make_questions(("x", "ab", "b", 1))
     with pytest.raises(UserError, match=message):
         squad_windows.encode(questions, letters(), **(SIZES | change))
 
 
 def test_the_smallest_sizes():
     sizes = {"max_seq_length": 6, "doc_stride": 1, "max_query_length": 2}
-    windows = squad_windows.encode(asked(("xy", "abc", "b", 1)), letters(), **sizes)
+    windows = squad_windows.encode(make_questions(("xy", "abc", "b", 1)), letters(), **sizes)
     assert windows.labels.tolist() == [[0, 0], [4, 4], [0, 0]]
 
 
 def test_tokenizers_without_the_special_tokens_are_refused():
     for missing in ("cls_id", "sep_id"):
         with pytest.raises(UserError, match=r"no \[CLS\] and \[SEP\] tokens: question answering"):
-            squad_windows.encode(asked(("x", "ab", "b", 1)), letters(**{missing: None}), **SIZES)
+            squad_windows.encode(
+                make_questions(("x", "ab", "b", 1)), letters(**{missing: None}), **SIZES
+            )
 
 
 def test_a_context_without_tokens_is_named():
-    questions = asked(("x", "ab", "b", 1), ("x", "--", "", 0), ("y", "--", "", 0))
+    questions = make_questions(("x", "ab", "b", 1), ("x", "--", "", 0), ("y", "--", "", 0))
     with pytest.raises(
         UserError, match=r"question 'q1': its context has no tokens, like those"
     ) as one:
@@ -258,7 +266,7 @@ def test_windows_and_maximum_contexts_equal_the_published_loops(seed):
         for number in range(12)
     ]
     windows = squad_windows.encode(
-        asked(*rows),
+        make_questions(*rows),
         letters(),
         max_seq_length=max_seq_length,
         doc_stride=stride,
@@ -304,7 +312,7 @@ TRAINED = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe")
 def learned(request):
     """A tokenizer of every kind, trained on all these characters."""
     texts = [text for text, _ in ODD] * 20
-    return tokenizer.train(texts, kind=request.param, vocab_size=400, lowercase=False)
+    return tokenizers.train(texts, kind=request.param, vocab_size=400, lowercase=False)
 
 
 def decoded(questions, windows):
@@ -319,7 +327,7 @@ def decoded(questions, windows):
 
 def test_labels_of_unusual_texts_decode_to_the_answers(learned):
     rows = [("Where?", text, answer, text.index(answer)) for text, answer in ODD]
-    questions = asked(*rows)
+    questions = make_questions(*rows)
     windows = squad_windows.encode(
         questions, learned, max_seq_length=120, doc_stride=20, max_query_length=16
     )
@@ -340,7 +348,7 @@ def test_labels_of_unusual_texts_decode_to_the_answers(learned):
 def real(request, shared_data):
     """The real questions with a released vocabulary, in windows shorter than most contexts."""
     questions = squad_files.read(shared_data / "squad" / "v2.0_half_dev.json").sample(2500, seed=0)
-    vocabulary = tokenizer.load(shared_data / "vocab" / request.param)
+    vocabulary = tokenizers.load(shared_data / "vocab" / request.param)
     windows = squad_windows.encode(
         questions, vocabulary, max_seq_length=160, doc_stride=48, max_query_length=32
     )
@@ -380,7 +388,7 @@ def test_labels_of_real_texts_decode_to_the_answers(real):
     questions, _, windows = real
     found = list(decoded(questions, windows))
     answered = np.flatnonzero(~questions.impossible)
-    # An answer that is longer than what windows have in common may be whole in none of them.
+    # An answer longer than the overlap of windows may be incomplete in all of them.
     assert len({number for number, _ in found}) >= 0.999 * len(answered)
     same = [text == questions.answers[number][0].strip() for number, text in found]
     assert np.mean(same) > 0.998

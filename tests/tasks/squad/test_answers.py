@@ -34,7 +34,7 @@ def words():
     )
 
 
-def asked(*rows):
+def make_questions(*rows):
     """Questions of one word about the given contexts."""
     return SquadQuestions(
         ids=[f"q{number}" for number in range(len(rows))],
@@ -50,7 +50,7 @@ def asked(*rows):
 
 def read(*rows, max_seq_length=20, doc_stride=2, cls_last=False):
     """Questions and their windows; a context starts at position 3."""
-    questions = asked(*rows)
+    questions = make_questions(*rows)
     sizes = {"max_seq_length": max_seq_length, "doc_stride": doc_stride, "max_query_length": 1}
     return questions, squad_windows.encode(questions, words(), **sizes, cls_last=cls_last)
 
@@ -210,21 +210,21 @@ def test_scores_of_minus_infinity_are_ignored():
 
 
 def test_tokens_that_cover_nothing():
-    questions = asked("a  b")
-    pieces = words()
-    pieces.encode_with_offsets = lambda text: ([10, 11, 12], [(0, 1), (3, 3), (3, 4)])
+    questions = make_questions("a  b")
+    tokenizer = words()
+    tokenizer.encode_with_offsets = lambda text: ([10, 11, 12], [(0, 1), (3, 3), (3, 4)])
     sizes = {"max_seq_length": 20, "doc_stride": 2, "max_query_length": 1}
-    windows = squad_windows.encode(questions, pieces, **sizes)
+    windows = squad_windows.encode(questions, tokenizer, **sizes)
     starts, ends = scored({3: 1.0, 4: 3.0}), scored({4: 2.0, 5: 1.0})
     assert texts(squad_answers.find(questions, windows, *starts, *ends)) == ["b", "a", "a  b"]
 
 
 def test_tokens_of_one_character_are_in_order_too():
-    questions = asked("ab")
-    pieces = words()
-    pieces.encode_with_offsets = lambda text: ([10, 11, 12], [(0, 1), (1, 2), (1, 2)])
+    questions = make_questions("ab")
+    tokenizer = words()
+    tokenizer.encode_with_offsets = lambda text: ([10, 11, 12], [(0, 1), (1, 2), (1, 2)])
     sizes = {"max_seq_length": 20, "doc_stride": 2, "max_query_length": 1}
-    windows = squad_windows.encode(questions, pieces, **sizes)
+    windows = squad_windows.encode(questions, tokenizer, **sizes)
     found = squad_answers.find(questions, windows, *scored({5: 1.0}), *scored({4: 1.0}))
     assert texts(found) == [""]
 
@@ -255,7 +255,7 @@ def test_invalid_settings_are_refused():
 
 def published(questions, windows, starts, ends, nulls, n_best_size, max_answer_length):
     """The published loops: (text, start's score, end's score) of each question."""
-    shown = windows.maximum_context
+    is_maximum = windows.maximum_context
     result = []
     for number, context in enumerate(questions.context_of):
         spans, null = [], math.inf
@@ -266,7 +266,7 @@ def published(questions, windows, starts, ends, nulls, n_best_size, max_answer_l
                 for end, end_score in zip(ends[1][window], ends[0][window], strict=True):
                     if start not in inside or end not in inside:
                         continue
-                    if not shown[windows.pairs.starts[window] + start]:
+                    if not is_maximum[windows.pairs.starts[window] + start]:
                         continue
                     if end < start or end - start + 1 > max_answer_length:
                         continue

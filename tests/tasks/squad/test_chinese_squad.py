@@ -12,10 +12,10 @@ from bertjax.metrics import answers as metrics_answers
 from bertjax.runs import finetune, finetune_job
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tasks.squad import dataset as squad_dataset
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 CONTEXT = "李明于１９９８年在杭州的西湖边开了一家茶馆，取名“龘井轩”，店里有GPU Cloud计算机三台。"
-ASKED = {
+QUESTIONS = {
     "茶馆是哪一年开的？": "１９９８年",
     "茶馆开在哪里？": "杭州的西湖边",
     "茶馆叫什么名字？": "龘井轩",
@@ -42,7 +42,7 @@ def data(tmp_path):
             "question": text,
             "answers": [{"text": a, "answer_start": CONTEXT.find(a)}],
         }
-        for n, (text, a) in enumerate(ASKED.items())
+        for n, (text, a) in enumerate(QUESTIONS.items())
     ]
     content = {"data": [{"title": "茶馆", "paragraphs": [{"context": CONTEXT, "qas": rows}]}]}
     for split in ("train", "dev"):
@@ -53,33 +53,33 @@ def data(tmp_path):
 
 def own_vocabulary(folder):
     """Characters and two pieces of words; one character is missing."""
-    characters = sorted(set(CONTEXT + "".join(ASKED)) - {RARE, " "})
+    characters = sorted(set(CONTEXT + "".join(QUESTIONS)) - {RARE, " "})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "gp", "##u", "cloud", "1998"]
     (folder / "vocab.txt").write_text("\n".join([*pieces, *characters, ""]), encoding="utf-8")
     return folder / "vocab.txt"
 
 
 @pytest.fixture(params=["own", "released"])
-def pieces(request, tmp_path):
+def tokenizer(request, tmp_path):
     if request.param == "own":
-        return tokenizer.load(own_vocabulary(tmp_path))
-    return tokenizer.load(request.getfixturevalue("shared_data") / "kbert" / "vocab.txt")
+        return tokenizers.load(own_vocabulary(tmp_path))
+    return tokenizers.load(request.getfixturevalue("shared_data") / "kbert" / "vocab.txt")
 
 
 def certain(windows, labels):
     """Predictions of a model that is certain of these positions."""
     rows = np.full((len(windows), 4 * K + 1), -np.inf, np.float32)
     rows[:, K : 2 * K] = rows[:, 3 * K : 4 * K] = 0
-    there = windows.labels[:, 0] != windows.cls
+    answerable = windows.labels[:, 0] != windows.cls
     for side, column in enumerate((0, 2 * K)):
-        rows[there, column] = 9
-        rows[there, column + K] = labels[there, side]
+        rows[answerable, column] = 9
+        rows[answerable, column + K] = labels[answerable, side]
     return rows
 
 
 @pytest.fixture
-def dataset(data, pieces, reading):
-    read = reading(pieces, max_seq_length=40, padded_lengths=())
+def dataset(data, tokenizer, encoding_spec):
+    read = encoding_spec(tokenizer, max_seq_length=40, padded_lengths=())
     return squad_dataset.Dataset(str(data), {"n_best_size": K}, FIELDS, read)
 
 
@@ -87,7 +87,7 @@ def test_answers_are_substrings_of_the_context(dataset, tmp_path):
     predicted = certain(dataset.windows["dev"], dataset.windows["dev"].labels)
     dataset.write("dev", predicted, tmp_path / "out")
     text = (tmp_path / "out" / "dev" / "predictions.json").read_text(encoding="utf-8")
-    assert list(json.loads(text).values()) == list(ASKED.values())
+    assert list(json.loads(text).values()) == list(QUESTIONS.values())
     assert "李明" in text
     scores = dataset.score("dev", predicted)
     assert scores == {"exact_match": 1.0, "f1": 1.0, "character_f1": 1.0}
@@ -132,8 +132,8 @@ def test_english_answers_have_only_the_official_scores():
 
 
 @pytest.mark.slow
-def test_it_can_be_fine_tuned(data, tmp_path, beginning):
-    run = beginning(tokenizer.load(own_vocabulary(tmp_path)))
+def test_chinese_squad_can_be_fine_tuned(data, tmp_path, random_run):
+    run = random_run(tokenizers.load(own_vocabulary(tmp_path)))
     recipe = configs.load_config("configs/squad.py:squad1,tiny", [])
     recipe.num_train_epochs = 1
     recipe.data.max_query_length = 12

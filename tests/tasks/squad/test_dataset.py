@@ -7,10 +7,10 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks.squad import dataset as squad_dataset
-from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers import tokenizer as tokenizers
 
 CONTEXT = "The old mill by the river was built in 1802 by Anna Berg, who came from the north."
-ASKED = {
+QUESTIONS = {
     "When was the mill built?": "1802",
     "Who built the mill?": "Anna Berg",
     "Where did Anna come from?": "the north",
@@ -28,7 +28,7 @@ FIELDS = {
 }
 
 
-def content(asked):
+def content(answers):
     questions = [
         {
             "id": f"q{number}",
@@ -36,29 +36,29 @@ def content(asked):
             "answers": [{"text": answer, "answer_start": CONTEXT.find(answer)}] if answer else [],
             "is_impossible": not answer,
         }
-        for number, (text, answer) in enumerate(asked.items())
+        for number, (text, answer) in enumerate(answers.items())
     ]
     return {"data": [{"title": "Mill", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]}
 
 
 @pytest.fixture(scope="module")
-def pieces():
-    return tokenizer.train([CONTEXT, *ASKED] * 4, kind="wordpiece", vocab_size=80)
+def tokenizer():
+    return tokenizers.train([CONTEXT, *QUESTIONS] * 4, kind="wordpiece", vocab_size=80)
 
 
 @pytest.fixture
 def data(tmp_path):
-    answered = {text: answer for text, answer in ASKED.items() if answer}
-    for version, asked in (("v1.1", answered), ("v2.0", ASKED)):
+    answered = {text: answer for text, answer in QUESTIONS.items() if answer}
+    for version, questions in (("v1.1", answered), ("v2.0", QUESTIONS)):
         for split in ("train", "dev"):
-            (tmp_path / f"{split}-{version}.json").write_text(json.dumps(content(asked)))
+            (tmp_path / f"{split}-{version}.json").write_text(json.dumps(content(questions)))
     return tmp_path
 
 
 @pytest.fixture
-def dataset(data, pieces, reading):
+def dataset(data, tokenizer, encoding_spec):
     def make(**changes):
-        read = reading(pieces, max_seq_length=32, padded_lengths=(), cls_last=False)
+        read = encoding_spec(tokenizer, max_seq_length=32, padded_lengths=(), cls_last=False)
         return squad_dataset.Dataset(str(data), {"n_best_size": K}, FIELDS | changes, read)
 
     return make
@@ -69,21 +69,21 @@ def certain(dataset, split="dev"):
     windows = dataset.windows[split]
     rows = np.full((len(windows), 4 * K + 1), -np.inf, np.float32)
     rows[:, K : 2 * K] = rows[:, 3 * K : 4 * K] = 0
-    there = windows.labels[:, 0] != windows.cls
+    answerable = windows.labels[:, 0] != windows.cls
     for side, column in enumerate((0, 2 * K)):
-        rows[there, column] = 9
-        rows[there, column + K] = windows.labels[there, side]
+        rows[answerable, column] = 9
+        rows[answerable, column + K] = windows.labels[answerable, side]
     # Somewhere in the context, with less.
-    rows[~there, 0] = rows[~there, 2 * K] = 1
-    rows[~there, K] = rows[~there, 3 * K] = windows.context_begin[~there]
-    rows[:, -1] = np.where(there, 2, 12)
+    rows[~answerable, 0] = rows[~answerable, 2 * K] = 1
+    rows[~answerable, K] = rows[~answerable, 3 * K] = windows.context_begin[~answerable]
+    rows[:, -1] = np.where(answerable, 2, 12)
     return rows
 
 
 def test_a_window_is_an_example(dataset):
     found = dataset()
     assert found.name == "squad2"
-    assert len(found.batches["train"].pairs) == len(found.windows["train"]) > len(ASKED)
+    assert len(found.batches["train"].pairs) == len(found.windows["train"]) > len(QUESTIONS)
     assert found.batches["train"].labels.shape == (len(found.windows["train"]), 2)
     _, batch = next(found.batches["train"].training_batches())
     for row, labels in zip(batch["answer_places"], batch["labels"], strict=True):
@@ -103,7 +103,7 @@ def test_correct_predictions_score_one(dataset, unanswerable, tmp_path):
     assert found.headline({"dev/f1": scores["f1"]}) == {"dev/score": 1.0}
     found.write("dev", predicted, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "dev" / "predictions.json").read_text())
-    answers = [answer for answer in ASKED.values() if answer or unanswerable]
+    answers = [answer for answer in QUESTIONS.values() if answer or unanswerable]
     assert list(written.values()) == answers
 
 

@@ -44,18 +44,18 @@ def logits(params, batch):
     """By hand, [B 2 L], minus infinity in padding."""
     table = np.asarray(params["params"]["encoder"]["table"], np.float64)
     head = params["params"]["squad"]["classifier"]["dense"]
-    there = np.asarray(batch["attention_mask"])
-    sequence = table[np.asarray(batch["input_ids"])] * there[..., None]
+    attention_mask = np.asarray(batch["attention_mask"])
+    sequence = table[np.asarray(batch["input_ids"])] * attention_mask[..., None]
     found = (sequence @ np.asarray(head["kernel"]) + np.asarray(head["bias"])).swapaxes(1, 2)
-    return np.where(there[:, None], found, -np.inf)
+    return np.where(attention_mask[:, None], found, -np.inf)
 
 
 def test_the_loss_by_hand(module, params, batch, logits):
     losses, metrics = module.apply(params, batch, train=False)
-    chances = np.take_along_axis(log_softmax(logits, axis=-1), LABELS[..., None], axis=-1)
+    log_probs = np.take_along_axis(log_softmax(logits, axis=-1), LABELS[..., None], axis=-1)
     total, weight = losses["squad"]
     assert float(weight) == 2
-    assert float(total) == pytest.approx(-chances.sum() / 2, rel=1e-5)
+    assert float(total) == pytest.approx(-log_probs.sum() / 2, rel=1e-5)
     right = (logits.argmax(axis=-1) == LABELS).all(axis=-1).sum()
     assert float(metrics["squad/exact_span"][0]) == right
 

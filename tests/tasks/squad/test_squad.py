@@ -95,8 +95,8 @@ def test_a_test_split_may_lack_answers(tmp_path):
     data = content()
     for article in data["data"]:
         for paragraph in article["paragraphs"]:
-            for asked in paragraph["qas"]:
-                asked.pop("answers"), asked.pop("is_impossible", None)
+            for question in paragraph["qas"]:
+                question.pop("answers"), question.pop("is_impossible", None)
     path = written(tmp_path, data)
     with pytest.raises(UserError, match=r"set.json: question 'q1' has no 'answers': got 'id',"):
         squad_files.read(path)

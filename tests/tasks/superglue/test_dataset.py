@@ -18,10 +18,10 @@ def words():
 
 
 @pytest.fixture
-def spec(reading, words):
+def spec(encoding_spec, words):
     def make(**changes):
         sizes = {"max_seq_length": 48, "padded_lengths": (), "batch_size": 4, "eval_batch_size": 4}
-        return reading(words, **sizes | changes)
+        return encoding_spec(words, **sizes | changes)
 
     return make
 

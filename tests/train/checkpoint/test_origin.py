@@ -124,7 +124,7 @@ def test_a_long_table_is_truncated(run):
         ("{run}@newest", r"no checkpoint 'newest' in"),
     ],
 )
-def test_what_does_not_exist_is_named(run, name, message):
+def test_unknown_runs_and_checkpoints_are_named(run, name, message):
     with pytest.raises(UserError, match=message):
         checkpoint_origin.resolve(name.format(run=run))
 

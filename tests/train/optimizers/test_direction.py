@@ -40,7 +40,7 @@ UNUSED = "encoder/pooler/dense/kernel"
 """It has no gradient in all steps."""
 
 
-def draws(seed, scale=1.0):
+def random_arrays(seed, scale=1.0):
     generator = np.random.default_rng(seed)
     return {name: generator.normal(0, scale, shape) for name, shape in SHAPES.items()}
 
@@ -50,7 +50,7 @@ def as_tree(arrays):
 
 
 def layers(name, array):
-    """The arrays of the layers, as matrices where they are some."""
+    """The arrays of each layer, kernels as matrices."""
     parts = array if "layers/" in name else [array]
     return [part.reshape(MATRICES.get(name, part.shape)) for part in parts]
 
@@ -119,7 +119,10 @@ CASES = {
 def test_several_steps_equal_the_formula(kind):
     by_hand, fields = CASES[kind]
     # The last gradient is much larger, so that updates are clipped.
-    start, gradients = draws(0), [draws(1, 0.1), draws(2, 0.1), draws(3, 1.0)]
+    start, gradients = (
+        random_arrays(0),
+        [random_arrays(1, 0.1), random_arrays(2, 0.1), random_arrays(3, 1.0)],
+    )
     for gradient in gradients:
         gradient[UNUSED] = np.zeros(SHAPES[UNUSED])
     transform = optimizer.make(kind, weight_decay=DECAY, max_grad_norm=0.0, **fields)
@@ -174,15 +177,17 @@ def test_adafactor_is_that_of_optax_for_a_matrix():
     shape = (6, 8)
     generator = np.random.default_rng(0)
     params = {"kernel": jnp.asarray(generator.normal(size=shape), jnp.float32)}
-    theirs = optax.adafactor(
+    optax_adafactor = optax.adafactor(
         min_dim_size_to_factor=4, weight_decay_rate=0.1, weight_decay_mask={"kernel": True}
     )
-    ours = optimizer.make("adafactor", min_size_to_factor=4, weight_decay=0.1, max_grad_norm=0.0)
-    states = ours.init(params), theirs.init(params)
+    adafactor = optimizer.make(
+        "adafactor", min_size_to_factor=4, weight_decay=0.1, max_grad_norm=0.0
+    )
+    states = adafactor.init(params), optax_adafactor.init(params)
     for _ in range(3):
         gradient = {"kernel": jnp.asarray(generator.normal(size=shape), jnp.float32)}
-        own, own_state = ours.update(gradient, states[0], params)
-        expected, state = theirs.update(gradient, states[1], params)
+        own, own_state = adafactor.update(gradient, states[0], params)
+        expected, state = optax_adafactor.update(gradient, states[1], params)
         states = own_state, state
         np.testing.assert_allclose(own["kernel"], -expected["kernel"], rtol=1e-5)
 
@@ -211,7 +216,7 @@ def test_rows_and_columns_are_sharded_as_the_axes_that_they_keep():
 
 @pytest.mark.parametrize("kind", catalog.names(optimizer.FOLDER))
 def test_frozen_parts_have_neither_updates_nor_state(kind):
-    params, gradient = as_tree(draws(0)), as_tree(draws(1))
+    params, gradient = as_tree(random_arrays(0)), as_tree(random_arrays(1))
     transform = optimizer.make(kind, frozen_parts=("encoder",))
     state = transform.init(params)
     assert not any("encoder" in name for name in trees.flatten_names(state))
