@@ -293,6 +293,6 @@ def test_the_module_is_the_command(command_environment):
     version = subprocess.run(command, capture_output=True, text=True, env=command_environment)
     script = os.path.join(os.path.dirname(sys.executable), "bertjax")
     if os.path.exists(script):
-        typed = subprocess.run([script, "--version"], capture_output=True, text=True)
-        assert typed.stdout == version.stdout
+        from_script = subprocess.run([script, "--version"], capture_output=True, text=True)
+        assert from_script.stdout == version.stdout
     assert version.stdout.startswith("bertjax 0.")

@@ -158,7 +158,9 @@ def test_perplexity_and_questions(run, tmp_path):
     scores = [json.loads(line)["log_probabilities"] for line in answers]
     assert [len(row) for row in scores] == [2, 2, 3]
     assert np.all(np.concatenate(scores) < 0)
-    right = [np.argmax(row) == row["answer"] for row, row in zip(scores, rows, strict=True)]
+    right = [
+        np.argmax(row) == question["answer"] for row, question in zip(scores, rows, strict=True)
+    ]
     assert found["accuracy"] == pytest.approx(np.mean(right))
 
     pairs = tmp_path / "pairs.jsonl"

@@ -174,11 +174,11 @@ def test_predict_with_a_seed_that_kept_its_checkpoints(two_seeds, tmp_path, caps
     """JSON and text input give the predictions of the dev set in training."""
     lines = [text for text, _ in ROWS[::3]]
     lines[0] = json.dumps({"sentence": lines[0]})
-    (tmp_path / "asked.txt").write_text("\n".join([*lines, ""]))
+    (tmp_path / "inputs.txt").write_text("\n".join([*lines, ""]))
     offered = shlex.split(two_seeds[1].stderr.splitlines()[-1])
     run = two_seeds[0] / "seed_0"
     assert offered == ["next", "bertjax", "predict", "--model", str(run), "--input", "TEXTS"]
-    words = [*offered[2:-1], str(tmp_path / "asked.txt")]
+    words = [*offered[2:-1], str(tmp_path / "inputs.txt")]
     assert cli.main([*words, "--batch_size", "4"]) == 0
     output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["sentence"] for row in output] == [text for text, _ in ROWS[::3]]
@@ -192,18 +192,18 @@ def test_predict_with_a_seed_that_kept_its_checkpoints(two_seeds, tmp_path, caps
 @pytest.mark.parametrize(
     ("init", "line", "message"),
     [
-        ("seed_1", "one\ttwo", "asked.txt:1: got 2 field(s), expected 1 separated by tabs (sent"),
+        ("seed_1", "one\ttwo", "inputs.txt:1: got 2 field(s), expected 1 separated by tabs (sent"),
         ("seed_1", '{"text": "a"}', 'expected a JSON object with "sentence" (a string)'),
-        ("seed_1", '{"sentence": 1}', "asked.txt:1: expected a string for each of sentence"),
+        ("seed_1", '{"sentence": 1}', "inputs.txt:1: expected a string for each of sentence"),
         ("pretrained", "one", "has no task: expected a run of bertjax finetune"),
     ],
 )
 def test_predict_refuses_invalid_lines_and_runs_in_one_line(
     two_seeds, pretrained, init, line, message, tmp_path, capsys
 ):
-    (tmp_path / "asked.txt").write_text(f"{line}\n")
+    (tmp_path / "inputs.txt").write_text(f"{line}\n")
     run = pretrained if init == "pretrained" else two_seeds[0] / init
-    words = ["predict", "--model", str(run), "--input", str(tmp_path / "asked.txt")]
+    words = ["predict", "--model", str(run), "--input", str(tmp_path / "inputs.txt")]
     assert cli.main(words) == 2
     output = capsys.readouterr()
     assert message in output.err

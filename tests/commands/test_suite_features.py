@@ -92,7 +92,7 @@ def test_features_become_a_table(run_bertjax, data, run_of_two_layers, tmp_path,
     assert "parameters from untrained weights, the architecture of" in log
     assert log.partition("parameters from")[2].splitlines()[0].endswith(", frozen")
     assert "ner_features/mix/weights" in log
-    inputs = tmp_path / "asked.txt"
+    inputs = tmp_path / "inputs.txt"
     inputs.write_text("Berg found Bergen\n")
     seed = tmp_path / "w" / "weighted_sum_all" / "seed_0"
     assert cli.main(["predict", "--model", str(seed), "--input", str(inputs)]) == 0

@@ -31,7 +31,7 @@ def test_samples_are_uniform_over_all_other_documents():
     examples_of_document = np.array([0, 3, 3, 5, 10])
     example = np.repeat(np.arange(10), 9000)
     document = np.repeat([0, 0, 0, 2, 2, 3, 3, 3, 3, 3], 9000)
-    drawn = np.concatenate(
+    partners = np.concatenate(
         [
             sample_other_documents(
                 epoch, example[::9000], document[::9000], examples_of_document, 0
@@ -40,7 +40,7 @@ def test_samples_are_uniform_over_all_other_documents():
         ]
     ).reshape(9000, 10)
     for number, others in ((0, range(3, 10)), (4, (0, 1, 2, *range(5, 10))), (9, range(5))):
-        counts = np.bincount(drawn[:, number], minlength=10)
+        counts = np.bincount(partners[:, number], minlength=10)
         expected = 9000 / len(others)
         assert sorted(np.flatnonzero(counts)) == list(others)
         assert np.abs(counts[list(others)] - expected).max() < 5 * np.sqrt(expected)

@@ -231,21 +231,21 @@ def test_prefetching_is_bounded(make_examples, monkeypatch):
 def test_closing_stops_the_threads(make_examples, monkeypatch):
     examples = make_examples()
     monkeypatch.setattr(pipeline, "_ROWS_PER_JOB", 1)
-    build, begun, go_on = examples.build, [], threading.Event()
+    build, started, resume = examples.build, [], threading.Event()
 
     def slow(epoch, example):
-        begun.append(example)
-        go_on.wait(10)
+        started.append(example)
+        resume.wait(10)
         return build(epoch, example)
 
     monkeypatch.setattr(examples, "build", slow)
     iterator = batches(examples, batch_size=2, prefetch=50, threads=2)
-    while len(begun) < 2:
+    while len(started) < 2:
         time.sleep(0.001)
-    threading.Timer(0.05, go_on.set).start()
+    threading.Timer(0.05, resume.set).start()
     iterator.close()
     assert live_threads() == []
-    assert len(begun) <= 4  # running ones, and those started before the stop
+    assert len(started) <= 4  # running ones, and those started before the stop
     assert list(iterator) == []
 
 

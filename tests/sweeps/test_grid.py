@@ -25,15 +25,15 @@ def test_samples_depend_on_the_seed_and_are_within_bounds():
         "steps": grid.integers(3, 5),
         "kind": grid.choice("a", "b"),
     }
-    drawn = grid.random_search(200, table, seed=1)
-    assert drawn == grid.random_search(200, table, seed=1)
-    assert drawn[:20] == grid.random_search(20, table, seed=1)
-    assert drawn != grid.random_search(200, table, seed=2)
-    assert all(1e-4 <= point["rate"] <= 1e-2 for point in drawn)
-    assert 60 < sum(point["rate"] < 1e-3 for point in drawn) < 140, "half below the middle decade"
-    assert all(0.1 <= point["dropout"] <= 0.2 for point in drawn)
-    assert {point["steps"] for point in drawn} == {3, 4, 5}
-    assert {point["kind"] for point in drawn} == {"a", "b"}
+    samples = grid.random_search(200, table, seed=1)
+    assert samples == grid.random_search(200, table, seed=1)
+    assert samples[:20] == grid.random_search(20, table, seed=1)
+    assert samples != grid.random_search(200, table, seed=2)
+    assert all(1e-4 <= point["rate"] <= 1e-2 for point in samples)
+    assert 60 < sum(point["rate"] < 1e-3 for point in samples) < 140, "half below the middle decade"
+    assert all(0.1 <= point["dropout"] <= 0.2 for point in samples)
+    assert {point["steps"] for point in samples} == {3, 4, 5}
+    assert {point["kind"] for point in samples} == {"a", "b"}
 
 
 def test_invalid_grids_are_refused():
