@@ -28,6 +28,7 @@ RUNS = {
     "spanbert": ("BertForMaskedLM", {"sbo"} | NO_POOLER),
     "tinybert": ("BertModel", {"layer_matching"} | NO_POOLER),
     "distilbert": ("DistilBertForMaskedLM", set()),
+    "modernbert": ("ModernBertForMaskedLM", set()),
 }
 SHRUNK = {
     "hidden_size": 16,
@@ -133,6 +134,15 @@ def test_round_trip_of_a_run(recipe, vocabulary, tmp_path):
     kept = {n: a for n, a in params.items() if not n.startswith(tuple(left_out) or "-")}
     assert sum(a.size for a in arrays.values()) == sum(a.size for a in kept.values())
     assert_round_trip(tmp_path / "hf_model", tmp_path)
+
+
+def test_a_modernbert_has_the_special_ids_of_its_tokenizer(vocabulary, tmp_path):
+    pretrained(tmp_path / "run", "modernbert", vocabulary)
+    export(tmp_path / "run", tmp_path / "hf_model")
+    config = json.loads((tmp_path / "hf_model" / "config.json").read_text())
+    tokenizer = tokenizers.load(tmp_path / "run" / "tokenizer")
+    for role in ("pad", "cls", "sep"):  # transformers has defaults for the published vocabulary
+        assert config[f"{role}_token_id"] == getattr(tokenizer, f"{role}_id")
 
 
 def test_either_tower_of_electra(vocabulary, tmp_path):

@@ -72,13 +72,24 @@ def to_hf(
     if original:
         config = _restore_imported_fields(architecture, original, config, heads)
     else:
-        ends = {"bos_token_id": tokenizer.cls_id, "eos_token_id": end_of_text(tokenizer)}
-        config = {"pad_token_id": tokenizer.pad_id, **ends, **config}
+        config = _special_ids(architecture, tokenizer) | config
     maps = architectures.maps_of(architecture, architectures.parts_of(architecture, params))
     arrays = name_map.to_hf(maps, params, run["model"], source)
     unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
     left_out |= {f"config.data.{field}": _NO_INPUT for field in unread}
     return HFModel(model_type, config, arrays, imported.get("dtype", "float32")), left_out
+
+
+def _special_ids(architecture: ModuleType, tokenizer: Tokenizer) -> dict[str, int | None]:
+    """The ids of special tokens in the HF config; transformers has defaults for those left out."""
+    ids = {
+        "pad_token_id": tokenizer.pad_id,
+        "bos_token_id": tokenizer.cls_id,
+        "eos_token_id": end_of_text(tokenizer),
+        "cls_token_id": tokenizer.cls_id,
+        "sep_token_id": tokenizer.sep_id,
+    }
+    return {name: number for name, number in ids.items() if name in architecture.IRRELEVANT}
 
 
 def _bare_heads(
