@@ -120,6 +120,7 @@ def _model(size: str) -> ConfigDict:
             "local_rope_theta": 10_000.0,
             "initializer_range": 0.02,
             "layer_norm_eps": 1e-5,
+            "classifier_pooling": "mean",  # as released; pretraining does not train the first token
             "precision": "auto",
             "remat": "none",
             "unroll": 0,
