@@ -78,16 +78,6 @@ class Dataset(Protocol):
     prediction, `OUTPUT`, the task's method that predicts them, and `DataFields`, the declared
     fields of `config.data` (`constraints.py`). A dataset that detects its columns or classes may
     have `findings`, lines that describe them and are printed before the first step.
-
-    Args:
-      data: The data: a folder of files in the layout of the task; for tasks on tables of any source
-        a file, or a folder with a file for each split (`tasks/sequence/files.py`).
-      task: `config.task`.
-      fields: `config.data`.
-      spec: The encoding: tokenizer, lengths and batch sizes (`tasks/dataset.py`).
-
-    Raises:
-      UserError: the data is missing or invalid, or does not fit the config.
     """
 
     name: str
@@ -101,6 +91,23 @@ class Dataset(Protocol):
     """By split, the ids of skipped examples."""
     task_fields: Mapping[str, Any]
     """Fields of `config.task` that the data determines, such as the names of its classes."""
+
+    def __init__(
+        self, data: str, task: Mapping[str, Any], fields: Mapping[str, Any], spec: Any
+    ) -> None:
+        """Reads and encodes the available splits.
+
+        Args:
+          data: A folder of files in the layout of the task; for tasks on tables of any source a
+            file, or a folder with a file for each split (`tasks/sequence/files.py`).
+          task: `config.task`.
+          fields: `config.data`.
+          spec: The encoding: tokenizer, lengths and batch sizes (`tasks/dataset.py`).
+
+        Raises:
+          UserError: the data is missing or invalid, or does not fit the config.
+        """
+        ...
 
     def score(self, split: str, predictions: np.ndarray) -> dict[str, float]:
         """Returns metrics as fractions; none for an unlabelled split."""
