@@ -169,7 +169,9 @@ def fields_of(schema: type) -> Mapping[str, Any]:
     """The declared types of the fields of a Linen module, dataclass or plain class."""
     if dataclasses.is_dataclass(schema):
         hidden = ("parent", "name")
-        found = {f.name: f.type for f in dataclasses.fields(schema) if f.name not in hidden}
+        # Keyword-only fields are those of a base class, which `fields` has before a class's own.
+        fields = sorted(dataclasses.fields(schema), key=lambda field: field.kw_only)
+        found = {f.name: f.type for f in fields if f.name not in hidden}
     else:
         found = typing.get_type_hints(schema, include_extras=True)
     return types.MappingProxyType(found)

@@ -63,14 +63,11 @@ def _other_meanings(section: str) -> dict[str, str]:
 
 def _defaults(declared: type) -> dict[str, Any]:
     """Returns the default values of the fields of a Linen module, dataclass or section."""
+    names = fields_of(declared)
     if not dataclasses.is_dataclass(declared):
-        names = fields_of(declared)
         return {name: getattr(declared, name) for name in names if hasattr(declared, name)}
-    return {
-        field.name: field.default
-        for field in dataclasses.fields(declared)
-        if field.name not in ("parent", "name") and field.default is not dataclasses.MISSING
-    }
+    defaults = {field.name: field.default for field in dataclasses.fields(declared)}
+    return {name: defaults[name] for name in names if defaults[name] is not dataclasses.MISSING}
 
 
 def attribute_help(declared: type) -> dict[str, str]:
