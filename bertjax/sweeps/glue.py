@@ -2,7 +2,7 @@
 
 import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax import build
@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
 from bertjax.sweeps import glue_table, scheduler
-from bertjax.sweeps.run import Run, Score, read_best
+from bertjax.sweeps.run import Run, Score, read_best, relative_duration
 from bertjax.tasks.glue.table import GLUE, glue_task
 
 _EPOCHS = "num_train_epochs"
@@ -134,13 +134,14 @@ def plan(
     for task, point in itertools.product(recipes, points):
         # Later runs load MNLI's encoder from a checkpoint, which fine-tuning deletes by default.
         keep = [("keep_checkpoints", "true")] if from_mnli and task == "mnli" else []
+        config = load_config(recipes[task], (*overrides, *point), FINE_TUNING)
         run = Run(
             name=_run_name(task, point),
             verb="finetune",
             options={"config": recipes[task], **options},
             settings=dict(point),
             overrides=(*keep, *overrides),
-            work=_relative_duration(options["data"], task, dict(point)),
+            work=relative_duration(_train_files(options["data"], task), config),
             init_from=_names_of(runs, "mnli") if from_mnli and task in FROM_MNLI else (),
         )
         runs.append(run)
@@ -161,14 +162,9 @@ def task_of(run: Run) -> str:
     return run.name.partition("/")[0]
 
 
-def _relative_duration(data: str, task: str, point: Mapping[str, Any]) -> float:
-    """Relative duration of a run: bytes of training examples times epochs.
-
-    If the data is not a local folder, all tasks count the same.
-    """
-    folder = pathlib.Path(data) / glue_task(task).folder
-    files = folder.glob("*train*") if folder.is_dir() else ()
-    return max(1, sum(file.stat().st_size for file in files)) * point.get(_EPOCHS, 1)
+def _train_files(data: str, task: str) -> Iterator[pathlib.Path]:
+    """The files of training examples; none if the data is not a local folder."""
+    return (pathlib.Path(data) / glue_task(task).folder).glob("*train*")
 
 
 def read_scores(runs: Sequence[Run], workdir: pathlib.Path) -> list[Score]:

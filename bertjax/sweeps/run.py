@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from bertjax.io.files import read_json
 from bertjax.overrides import Override
 from bertjax.sweeps import grid
@@ -69,6 +71,20 @@ def text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return grid.value_text(value) if isinstance(value, float) else str(value)
+
+
+def relative_duration(files: Iterable[pathlib.Path], config: ConfigDict) -> float:
+    """The expected duration of a fine-tuning: bytes of its training examples times its epochs.
+
+    Without files, or without an example in them, all data has one byte.
+    """
+    size, num_examples = 0, 0
+    for file in files:
+        content = file.read_bytes()
+        size, num_examples = size + len(content), num_examples + content.count(b"\n")
+    if config.max_train_examples:
+        size *= min(1, config.max_train_examples / max(1, num_examples))
+    return max(1, size) * config.num_train_epochs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
 from bertjax.sweeps import scheduler, submission
-from bertjax.sweeps.run import Run, Score, read_score, suite_content
+from bertjax.sweeps.run import Run, Score, read_score, relative_duration, suite_content
 from bertjax.tasks.superglue.table import TASKS, superglue_task
 
 _FIELD = "task.dataset"
@@ -55,10 +55,11 @@ def run_suite(
     runs = []
     for task in find_tasks(folder, tasks):
         spec = f"{config}:{task}" + (recipe and f",{recipe}")
-        build.check(load_config(spec, overrides, FINE_TUNING))
+        run_config = load_config(spec, overrides, FINE_TUNING)
+        build.check(run_config)
         options = {"config": spec, "init": init, "data": data, "seeds": seeds}
-        train = folder / superglue_task(task).folder / "train.jsonl"
-        work = max(1, train.stat().st_size) if train.is_file() else 1
+        train = (folder / superglue_task(task).folder).glob("train.jsonl")
+        work = relative_duration(train, run_config)
         runs.append(Run(task, "finetune", options, {}, overrides, work=work))
     record = {"init": init, "recipe": recipe}
     record["overrides"] = [f"{name}={value}" for name, value in overrides]

@@ -200,15 +200,18 @@ def test_mnli_counts_once_with_both_of_its_dev_sets(tmp_path):
     assert glue_task("mnli").metrics == ("accuracy",)
 
 
-def test_work_is_the_number_of_training_examples_times_the_epochs(tmp_path):
+def test_work_is_bytes_of_training_examples_times_epochs(tmp_path):
     (tmp_path / "RTE").mkdir()
-    (tmp_path / "RTE" / "train.tsv").write_text("x" * 50)
+    (tmp_path / "RTE" / "train.tsv").write_text(10 * "four\n")
     (tmp_path / "RTE" / "dev.tsv").write_text("x" * 900)
-    recipes = {"rte": "", "qqp": ""}
+    recipes = {"rte": "glue:rte", "qqp": "glue:qqp"}
 
-    def work(data, **options):
-        return [run.work for run in glue.plan(recipes, {"data": str(data)}, **options)]
+    def work(data, *overrides, **options):
+        return [run.work for run in glue.plan(recipes, {"data": str(data)}, overrides, **options)]
 
-    assert work(tmp_path) == [50, 1]
+    assert work(tmp_path) == [150, 3]
+    assert work(tmp_path, ("num_train_epochs", 1)) == [50, 1]
+    assert work(tmp_path, ("max_train_examples", 4)) == [60, 3]
+    assert work(tmp_path, ("max_train_examples", 20)) == [150, 3]
     assert work(tmp_path, grid=True)[:3] == [100, 150, 200]
-    assert work("tfds:somewhere") == [1, 1]
+    assert work("tfds:somewhere") == [3, 3]
