@@ -9,6 +9,7 @@ number of repetitions per token (`repeated`), and the share of positions without
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -19,9 +20,11 @@ import time
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax import catalog
 from bertjax.corpus import reader
-from bertjax.data.examples import Examples
+from bertjax.data.format import ExampleSource, ExampleSpec
 from bertjax.data.pipeline import batches
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.tokenizers import tokenizer
 
 KINDS = (
@@ -30,7 +33,9 @@ KINDS = (
     ("doc-sentences", "none"),
     ("segment-pair", "order"),
     ("sentence-pair", "order"),
+    ("packed-documents", "none"),
 )
+"""Formats, and the second segment of their pairs."""
 
 
 class Positions:
@@ -55,7 +60,7 @@ class Positions:
 
 
 def rates(
-    examples: Examples, batch_size: int, count: int, threads: int, first_step: int
+    examples: ExampleSource, batch_size: int, count: int, threads: int, first_step: int
 ) -> tuple[float, float]:
     """Examples per second of wall time and of processor time, after a warmup."""
     with batches(examples, batch_size=batch_size, start_step=first_step, threads=threads) as found:
@@ -67,11 +72,23 @@ def rates(
         return count / (time.perf_counter() - started), count / (time.process_time() - busy)
 
 
-def coverage(corpus: reader.Corpus, fields: dict) -> dict[str, float]:
+def make_examples(kind: tuple[str, str], spec: ExampleSpec) -> ExampleSource:
+    """Examples of a format."""
+    format, pair = kind
+    data = {"pair": pair, "short_seq_prob": None}
+    return catalog.load("data/formats", format).Format.examples(
+        dataclasses.replace(spec, data=data)
+    )
+
+
+def coverage(corpus: reader.Corpus, kind: tuple[str, str], spec: ExampleSpec) -> dict[str, float]:
     """Shares of tokens left out and repeated, and of positions filled, in one epoch."""
     total = int(corpus.tokens.sum())
-    special = {"cls_id": total, "sep_id": total, "pad_id": total, "word_starts": None}
-    examples = Examples(Positions(corpus), **fields | special)
+    specials = spec.specials.map_ids(lambda _: total)._replace(pad_id=total)
+    examples = make_examples(
+        kind,
+        dataclasses.replace(spec, split=Positions(corpus), specials=specials, word_starts=None),
+    )
     seen, filled = np.zeros(total + 1, np.int64), 0
     for first in range(0, examples.num_examples, 2048):
         stop = min(first + 2048, examples.num_examples)
@@ -111,16 +128,15 @@ def main() -> None:
 
     corpus = reader.open_corpus(arguments.corpus, arguments.split)
     corpus_tokenizer = tokenizer.load(pathlib.Path(arguments.corpus) / "tokenizer")
-    common = {
-        "max_seq_length": arguments.max_seq_length,
-        "seed": 0,
-        "cls_id": corpus_tokenizer.cls_id,
-        "sep_id": corpus_tokenizer.sep_id,
-        "pad_id": corpus_tokenizer.pad_id,
-        "word_starts": corpus_tokenizer.word_starts,
-    }
-    kinds = [{"format": format, "pair": pair} | common for format, pair in KINDS]
-    sources = [Examples(corpus, **fields) for fields in kinds]
+    spec = ExampleSpec(
+        corpus,
+        {},
+        seed=0,
+        max_seq_length=arguments.max_seq_length,
+        specials=SequenceTemplate.from_tokenizer(corpus_tokenizer),
+        word_starts=corpus_tokenizer.word_starts,
+    )
+    sources = [make_examples(kind, spec) for kind in KINDS]
     measured: list[list[tuple[float, float]]] = [[] for _ in sources]
     for turn in range(arguments.rounds):
         for examples, found in zip(sources, measured, strict=True):
@@ -131,12 +147,12 @@ def main() -> None:
         "cores": os.cpu_count(),
         "settings": vars(arguments),
         "formats": {
-            f"{examples.format}, {examples.pair}": {
+            ", ".join(kind): {
                 **summary(found),
                 "num_examples": examples.num_examples,
-                **coverage(corpus, fields),
+                **coverage(corpus, kind, spec),
             }
-            for examples, found, fields in zip(sources, measured, kinds, strict=True)
+            for examples, found, kind in zip(sources, measured, KINDS, strict=True)
         },
     }
     print(json.dumps(result, indent=2))

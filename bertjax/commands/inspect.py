@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bertjax import catalog
 from bertjax.commands import _flags
 from bertjax.constraints import NonNegativeInt, constraint_action
 from bertjax.errors import UserError
@@ -202,19 +203,19 @@ def _first_split(path: pathlib.Path) -> str:
 
 
 def _examples(corpus: Any, tokenizer_folder: pathlib.Path, count: int) -> list[str]:
-    from bertjax.data.examples import Examples
+    from bertjax.data.format import ExampleSpec
+    from bertjax.data.sequence_template import SequenceTemplate
     from bertjax.tokenizers.tokenizer import load
 
     tokenizer = load(tokenizer_folder)
-    examples = Examples(
+    spec = ExampleSpec(
         corpus,
-        format="full-sentences",
-        max_seq_length=_EXAMPLE_LENGTH,
+        {"pair": "none", "short_seq_prob": None},
         seed=0,
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        pad_id=tokenizer.pad_id,
+        max_seq_length=_EXAMPLE_LENGTH,
+        specials=SequenceTemplate.from_tokenizer(tokenizer),
     )
+    examples = catalog.load("data/formats", "full-sentences").Format.examples(spec)
     return [tokenizer.decode(example["input_ids"]) for example in examples.preview(count)]
 
 

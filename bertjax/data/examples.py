@@ -1,13 +1,8 @@
 """Examples made of sentences: example i of epoch e is a pure function of (seed, e, i).
 
-The formats are those that Liu et al. 2019 compare (section 4.2):
-
-  full-sentences   whole sentences from one or more documents, a separator between documents
-  doc-sentences    whole sentences of one document
-  segment-pair     two segments, each of whole sentences: BERT's input
-  sentence-pair    two single sentences
-
-The second segment of a pair:
+`SentenceExamples` is the base class of the formats that Liu et al. 2019 compare (section 4.2): of
+one segment in `data/formats/full-sentences.py` and `doc-sentences.py`, of two in `segment-pair.py`
+and `sentence-pair.py`. The second segment of a pair:
 
   next    the following text (label 0), or half of the time another document's (label 1): BERT
   order   the following text, the two swapped half of the time (label 1): ALBERT
@@ -20,7 +15,7 @@ none skip it, next pairs it with another document's segment.
 chooses segments and builds the arrays; all functions are vectorised over examples.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -35,25 +30,30 @@ from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.data.windows import DocumentWindows, SentencePairs, ShortenedWindows, StreamWindows
 from bertjax.errors import UserError, nearest
 
-FORMATS = ("full-sentences", "doc-sentences", "segment-pair", "sentence-pair")
 
-
-class Examples:
+class SentenceExamples:
     """All examples of a split of a corpus, in one format and one length.
 
     Attributes:
-      format: One of `FORMATS`.
+      format: Name of the format, in messages.
+      num_segments: Number of segments of an example, 1 or 2.
+      default_short_seq_prob: Share of examples of a random shorter length unless it is configured.
+      separates_documents: Whether an example may continue in the next document, after a [SEP].
       pair: One of `PAIRS`.
       max_seq_length: L, special tokens included.
       seed: Seed of examples and order, together with the epoch.
       num_examples: Per epoch, the same number in each.
     """
 
+    format: ClassVar[str]
+    num_segments: ClassVar[int] = 1
+    default_short_seq_prob: ClassVar[float] = 0.0
+    separates_documents: ClassVar[bool] = False
+
     def __init__(
         self,
         corpus: Corpus,
         *,
-        format: str,
         max_seq_length: int,
         seed: int,
         cls_id: int | None,
@@ -69,16 +69,15 @@ class Examples:
 
         Args:
           corpus: One split.
-          format: One of `FORMATS`.
           max_seq_length: L; shorter examples are padded.
           seed: Any integer.
           cls_id: First token of every example. Without [CLS] or [SEP] examples lack them (and
             documents follow each other without a separator), and pairs are not possible.
-          sep_id: Last token of every segment, and of every document in full-sentences.
+          sep_id: Last token of every segment, and of every document where documents are separated.
           pad_id: Padding.
           pair: One of `PAIRS`; "none" for the formats of one segment.
-          short_seq_prob: Share of examples of a random shorter length. Default: BERT's 0.1 for
-            segment-pair and 0 for the others; sentence-pair supports only 0.
+          short_seq_prob: Share of examples of a random shorter length; None for the default of the
+            format. Sentence-pair supports only 0.
           word_starts: Whether each token of the vocabulary starts a word; adds `word_starts` to
             batches.
           resegment: Whether each epoch splits and pairs the text anew. Otherwise example i is the
@@ -88,17 +87,17 @@ class Examples:
         Raises:
           UserError: the options are incompatible, or the corpus is too small.
         """
-        _check_names(format, pair)
-        self.format, self.pair, self.seed, self.resegment = format, pair, seed, resegment
+        if pair not in PAIRS:
+            raise UserError(f"unknown pair: got {pair!r}; {nearest(pair, PAIRS)}")
+        self.pair, self.seed, self.resegment = pair, seed, resegment
         self.max_seq_length = max_seq_length
         self._corpus, self._word_starts = corpus, word_starts
         self._specials = SequenceTemplate(cls_id, sep_id, pad_id, cls_last)
-        self._segments = 2 if format.endswith("-pair") else 1
-        self._max_length = max_seq_length - self._specials.num_special_tokens(self._segments)
+        self._max_length = max_seq_length - self._specials.num_special_tokens(self.num_segments)
         self._check_specials()
-        self._layout = Layout(corpus, separated=format == "full-sentences" and sep_id is not None)
+        self._layout = Layout(corpus, separated=self.separates_documents and sep_id is not None)
         self._lone = self._lone_documents()
-        self._locator = self._make_windows(short_seq_prob)
+        self._locator = self._make_locator(short_seq_prob)
         self.num_examples = len(self._locator)
         self._check_size()
 
@@ -132,15 +131,11 @@ class Examples:
 
     def _read(self, locations: TextLocations) -> tuple[SentenceTable, Segment]:
         """Reads the sentences at locations of the corpus and selects a segment for each."""
-        if self.format == "sentence-pair":
-            table = SentenceTable(self._corpus, self._layout, locations, 0, 0)
-            origin = self._locator.record_begin[locations.first_record]
-            return table, segments.pair_neighbours(table, locations, origin)
         # A sentence that is too long for an example is split into pieces that fill one exactly.
-        piece = self._max_length // self._segments
+        piece = self._max_length // self.num_segments
         table = SentenceTable(self._corpus, self._layout, locations, self._max_length, piece)
         return table, segments.fill_windows(
-            table, locations, self._max_length, at_least=self._segments
+            table, locations, self._max_length, at_least=self.num_segments
         )
 
     def _contiguous(
@@ -148,7 +143,7 @@ class Examples:
     ) -> tuple[SentenceTable, tuple[Segment, ...], Bool[np.ndarray, " n"] | None]:
         """Selects the segments and labels of examples of contiguous text."""
         table, text = self._read(self._locator.locate(epoch, example))
-        if self._segments == 1:
+        if self.num_segments == 1:
             return table, (text,), None
         a, b = segments.split(table, text, uniforms(self.seed, "split", epoch, example))
         a, b = self._truncate(epoch, example, a, b)
@@ -168,9 +163,8 @@ class Examples:
         a, b = segments.split(table, text, np.append(share, share[rows]))
         own, others = np.arange(len(example)), np.arange(len(example), len(text.row))
         a, b, random_b = a.take(own), b.take(own), b.take(others)
-        if self.format == "segment-pair":
-            capacity = locations.capacity - locations.skipped - a.length
-            random_b = segments.fill(table, random_b, capacity[rows])
+        capacity = locations.capacity - locations.skipped - a.length
+        random_b = self._fill(table, random_b, capacity[rows])
         for values, random_values in zip(b, random_b, strict=True):
             values[rows] = random_values
         return table, self._truncate(epoch, example, a, b), is_random
@@ -214,47 +208,40 @@ class Examples:
             rows.append(shown)
         return rows
 
+    def _fill(
+        self, table: SentenceTable, segment: Segment, capacity: Int[np.ndarray, " n"]
+    ) -> Segment:
+        """Extends the segments of other documents to the capacity that the first ones leave."""
+        return segments.fill(table, segment, capacity)
+
     def _lone_documents(self) -> Bool[np.ndarray, " D"]:
         """Whether each document has a single sentence that is not split."""
-        lone = self._layout.document_sentences == 1
-        if self.format == "sentence-pair":
-            return lone
         sizes = np.diff(self._layout.record_begin[self._layout.record_of_document])
-        return lone & (sizes <= self._max_length)
+        return (self._layout.document_sentences == 1) & (sizes <= self._max_length)
 
-    def _make_windows(self, short_seq_prob: float | None) -> ShortenedWindows | SentencePairs:
-        layout, max_length = self._layout, self._max_length
-        if self.format == "sentence-pair":
-            if short_seq_prob:
-                raise UserError(
-                    f"short_seq_prob: got {short_seq_prob} with sentence-pair, whose segments are "
-                    "single sentences, expected 0; omit it"
-                )
-            lone = self.pair == "next"
-            return SentencePairs(layout, max_length, self.seed, lone_sentences=lone)
+    def _make_locator(self, short_seq_prob: float | None) -> ShortenedWindows | SentencePairs:
         if short_seq_prob is None:
-            short_seq_prob = 0.1 if self.format == "segment-pair" else 0.0
+            short_seq_prob = self.default_short_seq_prob
         if not 0 <= short_seq_prob <= 1:
             raise UserError(f"short_seq_prob: got {short_seq_prob}, expected 0 to 1, such as 0.1")
-        if self.format == "full-sentences":
-            windows = StreamWindows(layout, max_length, self.seed)
-        else:
-            follows = self._segments == 1 or self.pair == "next"
-            windows = DocumentWindows(layout, max_length, self.seed, follows | ~self._lone)
-        return ShortenedWindows(windows, short_seq_prob)
+        return ShortenedWindows(self._make_windows(), short_seq_prob)
+
+    def _make_windows(self) -> DocumentWindows | StreamWindows:
+        """Returns the windows of the format."""
+        raise NotImplementedError
 
     def _check_specials(self) -> None:
-        if self._segments == 2 and None in self._specials:
+        if self.num_segments == 2 and None in self._specials:
             raise UserError(
                 f"{self.format}: got a tokenizer that lacks [CLS] or [SEP], expected both; use "
                 "full-sentences or doc-sentences, or another tokenizer"
             )
-        if self._max_length < self._segments:
+        if self._max_length < self.num_segments:
             raise UserError(
                 f"max_seq_length: got {self.max_seq_length}, which leaves {self._max_length} "
-                f"tokens for text, expected >= {self._segments} for {self.format}; raise it"
+                f"tokens for text, expected >= {self.num_segments} for {self.format}; raise it"
             )
-        if self._segments == 1 and self.pair != "none":
+        if self.num_segments == 1 and self.pair != "none":
             raise UserError(
                 f"pair: got {self.pair!r} with {self.format}, which has one segment, expected "
                 "'none'; set it, or use segment-pair or sentence-pair"
@@ -273,22 +260,20 @@ class Examples:
             )
 
 
-def _check_names(format: str, pair: str) -> None:
-    for field, value, known in (("format", format, FORMATS), ("pair", pair, PAIRS)):
-        if value not in known:
-            raise UserError(f"unknown {field}: got {value!r}; {nearest(value, known)}")
-
-
 class SentenceFormat(Format):
-    """The four formats of `Examples`, which share their options."""
+    """Base class of the formats of sentences, which share their options.
+
+    Attributes:
+      examples_class: The examples of the format.
+    """
 
     options = ("pair", "short_seq_prob", "static")
+    examples_class: ClassVar[type[SentenceExamples]]
 
-    @staticmethod
-    def examples(spec: ExampleSpec) -> Examples:
-        return Examples(
+    @classmethod
+    def examples(cls, spec: ExampleSpec) -> SentenceExamples:
+        return cls.examples_class(
             spec.split,
-            format=spec.data["format"],
             pair=spec.data["pair"],
             max_seq_length=spec.max_seq_length,
             short_seq_prob=spec.data["short_seq_prob"],

@@ -14,6 +14,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
+from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params, extent
 from bertjax.layers.attention_kernels import XLA, with_kernel
 from bertjax.pretrainer import Pretrainer
@@ -140,8 +141,15 @@ def make_trainer(
       attention_kernel: Replaces the encoder's field of this name unless "".
 
     Raises:
-      UserError: an array does not divide over the mesh, or `frozen` has other shapes.
+      UserError: an array does not divide over the mesh, `frozen` has other shapes, or the encoder
+        has no attention kernels.
     """
+    if attention_kernel not in ("", XLA) and not hasattr(pretrainer.encoder, "attention_kernel"):
+        model = type(pretrainer.encoder).__module__.rpartition(".")[2]
+        raise UserError(
+            f"config.mesh.attention_kernel: got {attention_kernel!r} with the model {model}, whose "
+            f"attention has no kernel, expected '' or {XLA!r}; leave it out"
+        )
     pretrainer = pretrainer.clone(encoder=with_kernel(pretrainer.encoder, attention_kernel))
 
     @jax.jit  # traced once, for the shapes here and in `init_state`

@@ -97,6 +97,12 @@ def test_zero_is_refused(option):
         bench.main([*SMALL, option, "0"])
 
 
+def test_a_kernel_for_a_model_without_kernels_is_refused():
+    words = ["--config=configs/xlnet.py:tiny", "--config.mesh.attention_kernel=splash"]
+    with pytest.raises(UserError, match="got 'splash' with the model xlnet, whose attention has"):
+        bench.main(words)
+
+
 def test_a_folder_of_traces_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file") as caught:

@@ -87,9 +87,9 @@ def one_process(corpus, tmp_path_factory, run_bertjax):
 
 RECORDS_EXAMPLES = """\
 import json, os
-from bertjax.data.examples import Examples
+from bertjax.data.examples import SentenceExamples
 
-build = Examples.build
+build = SentenceExamples.build
 
 def record(self, epoch, example):
     # One example is read for shapes, hundreds for the mean number of tokens.
@@ -100,7 +100,7 @@ def record(self, epoch, example):
     return build(self, epoch, example)
 
 if "BERTJAX_PROCESS" in os.environ:
-    Examples.build = record
+    SentenceExamples.build = record
 """
 
 

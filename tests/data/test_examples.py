@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.examples import Examples
+from bertjax import catalog
 from bertjax.errors import UserError
 
 CLS, SEP, PAD = 1_000_001, 1_000_002, 1_000_003
@@ -19,7 +19,8 @@ ALL_KINDS = [
 def make(corpus, format, pair="none", **fields):
     """Examples with special tokens whose ids differ from all positions."""
     fields = {"max_seq_length": 67, "seed": 5, "cls_id": CLS, "sep_id": SEP, "pad_id": PAD} | fields
-    return Examples(corpus, format=format, pair=pair, **fields)
+    examples_class = catalog.load("data/formats", format).Format.examples_class
+    return examples_class(corpus, pair=pair, **fields)
 
 
 def whole_epoch(examples, epoch=0):
@@ -355,7 +356,6 @@ def test_tokenizers_without_special_tokens(memory_corpus):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"format": "segmentpair"}, "did you mean 'segment-pair'"),
         ({"format": "segment-pair", "pair": "nxt"}, "did you mean 'next'"),
         ({"format": "doc-sentences", "pair": "order"}, "which has one segment"),
         ({"format": "doc-sentences", "max_seq_length": 2}, "leaves 0 tokens"),

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from bertjax import catalog
 from bertjax.corpus.mixture import MixtureEntries, phase_weights, with_temperature
 from bertjax.data import mixture
-from bertjax.data.examples import Examples
 from bertjax.data.mixture import JoinedExamples, MixtureExamples
 from bertjax.data.pipeline import batches, evaluation_batches
 from bertjax.errors import UserError
@@ -21,8 +21,8 @@ def sources(memory_corpus, varied_documents):
 
     def make(documents):
         corpus = memory_corpus(documents, record_tokens=150)
-        fields = {"format": "doc-sentences", "seed": 3, **SPECIALS}
-        return Examples(corpus, max_seq_length=47, **fields)
+        examples_class = catalog.load("data/formats", "doc-sentences").Format.examples_class
+        return examples_class(corpus, max_seq_length=47, seed=3, **SPECIALS)
 
     return {
         "long": make(varied_documents(30)),

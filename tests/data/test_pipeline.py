@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
+from bertjax import catalog
 from bertjax.data import pipeline
-from bertjax.data.examples import Examples
 from bertjax.data.pipeline import Phase, batches, evaluation_batches, phased_batches
 from bertjax.errors import UserError
 
@@ -20,8 +20,9 @@ def make_examples(memory_corpus, varied_documents):
     def make(length=47, documents=30, **fields):
         corpus = memory_corpus(varied_documents(documents), record_tokens=150)
         specials = {"cls_id": 10**6, "sep_id": 10**6 + 1, "pad_id": 10**6 + 2}
-        fields = {"format": "segment-pair", "pair": "next", "seed": 3} | fields
-        return Examples(corpus, max_seq_length=length, **specials, **fields)
+        fields = {"pair": "next", "seed": 3} | fields
+        examples_class = catalog.load("data/formats", "segment-pair").Format.examples_class
+        return examples_class(corpus, max_seq_length=length, **specials, **fields)
 
     return make
 

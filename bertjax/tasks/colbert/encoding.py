@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tasks.dataset import EncodingSpec
@@ -43,12 +44,23 @@ class SequenceEncoder:
 
     def encode(self, texts: Sequence[str], is_query: Sequence[bool]) -> Pairs:
         """Returns a sequence for each text; longer ones are truncated."""
-        rows, kinds, truncated = [], [], []
+        template = SequenceTemplate.from_tokenizer(self.tokenizer)
+        num_special = template.num_special_tokens(1)
+        segments, limits, truncated = [], [], []
         for ids, query in zip(self.tokenizer.encode_batch(list(texts)), is_query, strict=True):
-            row, cut = self._row(ids, query=query)
-            rows.append(row)
-            truncated.append(cut)
-            kinds.append([self._kind(token, query=query) for token in row])
+            segment = [*(self.markers[:1] if query else self.markers[1:]), *ids]
+            limit = self.query_length if query else self.max_seq_length
+            segments.append(segment[: limit - num_special])
+            limits.append(limit)
+            truncated.append(len(segment) > limit - num_special)
+        frame = template.frame([np.array([len(segment) for segment in segments])])
+        frame.write(0, segments)
+        rows, kinds = np.split(frame.ids, frame.starts[1:]), []
+        for number, query in enumerate(is_query):
+            if query:
+                num_masks = limits[number] - len(rows[number])
+                rows[number] = np.append(rows[number], [self.tokenizer.mask_id] * num_masks)
+            kinds.append([self._kind(token, query=query) for token in rows[number].tolist()])
         lengths = np.array([len(row) for row in rows], np.int64)
         return Pairs(
             tokens=np.concatenate(rows).astype(np.int32),
@@ -59,14 +71,6 @@ class SequenceEncoder:
             columns={"token_kinds": np.concatenate(kinds).astype(np.int32)},
             truncated=np.array(truncated),
         )
-
-    def _row(self, ids: Sequence[int], *, query: bool) -> tuple[list[int], bool]:
-        marker = self.markers[:1] if query else self.markers[1:]
-        limit = self.query_length if query else self.max_seq_length
-        room = limit - 2 - len(marker)
-        row = [self.tokenizer.cls_id, *marker, *ids[:room], self.tokenizer.sep_id]
-        filled = [self.tokenizer.mask_id] * (limit - len(row)) if query else []
-        return [*row, *filled], len(ids) > room
 
     def _kind(self, token: int, *, query: bool) -> int:
         return QUERY if query else DOCUMENT * (token not in self.punctuation)
