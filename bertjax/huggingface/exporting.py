@@ -23,10 +23,9 @@ from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface import model, parts, sentence_transformers
 from bertjax.huggingface import tokenizer as huggingface_tokenizer
-from bertjax.huggingface.importing import new_folder
 from bertjax.huggingface.model_card import Card
 from bertjax.huggingface.sentence_transformers import EmbeddingSettings
-from bertjax.io import storage
+from bertjax.io import copies, storage
 from bertjax.io.files import read_json, write_text
 from bertjax.layers import width_scaling
 from bertjax.pretrained import tokenizer_folder
@@ -193,7 +192,7 @@ def write(
     card = _card(target.name, released, provenance, rows, source.origin.config)
     if embedding:
         card = dataclasses.replace(card, pipeline_tag=_PIPELINE_TAG, library=_LIBRARY)
-    with new_folder(target) as folder:
+    with copies.new_folder(target, "config.json") as folder:
         model.write(folder, released)
         huggingface_tokenizer.write(
             folder,

@@ -6,15 +6,10 @@ read         folder -> Import: bertjax parameters with a config and a tokenizer
 write        Import -> run folder: config.json, tokenizer/, checkpoints/0
 """
 
-import contextlib
 import dataclasses
 import json
-import os
 import pathlib
-import shutil
-import tempfile
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +26,7 @@ from bertjax.huggingface import heads as huggingface_heads
 from bertjax.huggingface import model as huggingface_model
 from bertjax.huggingface.model import HFModel
 from bertjax.interfaces import Tokenizer
-from bertjax.io import copies, storage
+from bertjax.io import copies
 from bertjax.io.files import write_text
 from bertjax.pretrainer import Pretrainer, Task
 from bertjax.tokenizers import definitions
@@ -221,46 +216,13 @@ def write(imported: Import, target: pathlib.Path) -> None:
     Raises:
       UserError: the target is not empty.
     """
-    with new_folder(target) as folder:
+    with copies.new_folder(target, "config.json") as folder:
         write_text(folder / "config.json", configs.to_json(imported.config) + "\n")
         imported.tokenizer.save(str(folder / "tokenizer"))
         state = {"params": trees.nest(imported.params)}
         provenance = {"tokenizer": imported.tokenizer.fingerprint}
         with Checkpoints(folder, provenance=provenance) as checkpoints:
             checkpoints.save(jax.tree.map(jnp.asarray, state), step=0)
-
-
-@contextlib.contextmanager
-def new_folder(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A temporary folder to write into, which replaces the target if no exception is raised.
-
-    Raises:
-      UserError: the target is not empty.
-    """
-    if storage.is_remote(target):
-        with tempfile.TemporaryDirectory(prefix="bertjax-") as parent:
-            folder = pathlib.Path(parent) / target.name
-            folder.mkdir()
-            if storage.with_retries(lambda: storage.list_files(target), target):
-                raise _not_new(target)
-            yield folder
-            copies.upload_tree(folder, target, "config.json")
-        return
-    if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):
-        raise _not_new(target)
-    storage.check_folder(target)
-    unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
-    try:
-        storage.make_folder(unfinished)
-        yield unfinished
-        unfinished.replace(target)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-
-
-def _not_new(target: pathlib.Path) -> UserError:
-    return UserError(f"{target} exists and is not empty: specify a new folder, or remove it first")
 
 
 def _drop_unused_parts(released: HFModel, task: str) -> tuple[HFModel, tuple[str, ...]]:

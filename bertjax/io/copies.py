@@ -4,6 +4,7 @@
   download_files                      some files of a bucket's folder -> a local folder
   atomic_upload, upload_folder        a folder written on this disk -> a folder of a bucket
   upload_file, upload                 a file written on this disk -> a file of a bucket
+  new_folder                          a folder that appears, here or in a bucket, once complete
 
 Corpora are copied as a whole: every process reads every shard sooner or later, and array_record
 reads local files only.
@@ -20,12 +21,13 @@ import pathlib
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.io import storage
-from bertjax.io.files import cache_directory
+from bertjax.io.files import cache_directory, write_atomic
 
 _NUM_THREADS = 16
 _STAMP = ".fetched.json"
@@ -63,7 +65,7 @@ def local_copy(name: Any) -> pathlib.Path:
         _remove(target)
         pairs = [(source / file if file else source, target / file) for file in files]
         _copy_all(pairs, _copy_file)
-        stamp.write_text(json.dumps(versions))
+        write_atomic(stamp, json.dumps(versions).encode())
     return target
 
 
@@ -148,6 +150,45 @@ def upload_folder(name: Any) -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
         files = [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_file()]
         _copy_all([(path, storage.to_path(name) / path.name) for path in files], _copy_file)
+
+
+@contextlib.contextmanager
+def new_folder(target: Any, last: str) -> Iterator[pathlib.Path]:
+    """A context manager that yields a temporary folder, which becomes `target` at the end.
+
+    If the block raises an exception, `target` is left as it was.
+
+    Args:
+      target: The path of the folder, local or in a bucket.
+      last: The file that is uploaded last to a bucket.
+
+    Raises:
+      UserError: the target exists and is not empty, or cannot be created.
+    """
+    if storage.is_remote(target):
+        with tempfile.TemporaryDirectory(prefix="bertjax-") as parent:
+            folder = pathlib.Path(parent) / target.name
+            folder.mkdir()
+            if storage.with_retries(lambda: storage.list_files(target), target):
+                raise _not_new(target)
+            yield folder
+            upload_tree(folder, target, last)
+        return
+    if os.path.exists(target) and (not target.is_dir() or any(target.iterdir())):
+        raise _not_new(target)
+    storage.check_folder(target)
+    unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
+    try:
+        storage.make_folder(unfinished)
+        yield unfinished
+        unfinished.replace(target)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _not_new(target: pathlib.Path) -> UserError:
+    return UserError(f"{target} exists and is not empty: specify a new folder, or remove it first")
 
 
 def upload_tree(folder: pathlib.Path, target: Any, last: str) -> None:

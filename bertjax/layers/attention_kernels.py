@@ -141,10 +141,20 @@ def _unsupported(kernel: str, spec: AttentionSpec) -> str:
 
 
 def with_kernel(encoder: nn.Module, kernel: str) -> nn.Module:
-    """Sets `attention_kernel` of an encoder; returns it unchanged if it has no such field."""
-    if not kernel or not hasattr(encoder, "attention_kernel"):
-        return encoder
-    return encoder.clone(attention_kernel=kernel)
+    """Sets the field `attention_kernel` of an encoder unless `kernel` is "".
+
+    Raises:
+      UserError: the encoder has no such field, and `kernel` is not that of XLA.
+    """
+    if kernel and hasattr(encoder, "attention_kernel"):
+        return encoder.clone(attention_kernel=kernel)
+    if kernel not in ("", XLA):
+        model = type(encoder).__module__.rpartition(".")[2]
+        raise UserError(
+            f"config.mesh.attention_kernel: got {kernel!r} with the model {model}, whose attention "
+            f"has no kernel, expected '' or {XLA!r}; leave it out"
+        )
+    return encoder
 
 
 @contextlib.contextmanager

@@ -44,7 +44,9 @@ class Teacher:
     def make(self) -> Callable[[], Pretrainer]:
         """A function that makes the module: an encoder that returns hidden states, and the head."""
         run = pretrained.Pretrained(self.origin)
-        encoder = with_kernel(run.encoder(output_hidden_states=True), self.attention_kernel)
+        encoder = run.encoder(output_hidden_states=True)
+        if hasattr(encoder, "attention_kernel"):  # chosen for the student
+            encoder = with_kernel(encoder, self.attention_kernel)
         objectives = {self.of: run.objective(self.of)} if self.of else {}
         return functools.partial(Pretrainer, encoder, objectives, parent=None)
 

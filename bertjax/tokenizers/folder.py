@@ -3,13 +3,12 @@
 import hashlib
 import json
 import pathlib
-import shutil
-import uuid
 from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
-from bertjax.io import storage
+from bertjax.io import copies, storage
+from bertjax.io.files import write_atomic, write_json
 
 METADATA = "bertjax_tokenizer.json"
 _FORMAT = 1
@@ -43,16 +42,10 @@ def write_folder(
         "main": main,
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex}")
-    try:
-        unfinished.mkdir()
+    with copies.new_folder(target, METADATA) as folder:
         for name, content in files.items():
-            (unfinished / name).write_bytes(content)
-        (unfinished / METADATA).write_text(json.dumps(description, indent=2) + "\n")
-        unfinished.replace(target)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+            write_atomic(folder / name, content)
+        write_json(folder / METADATA, description)
 
 
 def saved_fingerprint(directory: pathlib.Path) -> str | None:

@@ -14,7 +14,6 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from bertjax.errors import UserError
 from bertjax.interfaces import Batch, Params, extent
 from bertjax.layers.attention_kernels import XLA, with_kernel
 from bertjax.pretrainer import Pretrainer
@@ -144,12 +143,6 @@ def make_trainer(
       UserError: an array does not divide over the mesh, `frozen` has other shapes, or the encoder
         has no attention kernels.
     """
-    if attention_kernel not in ("", XLA) and not hasattr(pretrainer.encoder, "attention_kernel"):
-        model = type(pretrainer.encoder).__module__.rpartition(".")[2]
-        raise UserError(
-            f"config.mesh.attention_kernel: got {attention_kernel!r} with the model {model}, whose "
-            f"attention has no kernel, expected '' or {XLA!r}; leave it out"
-        )
     pretrainer = pretrainer.clone(encoder=with_kernel(pretrainer.encoder, attention_kernel))
 
     @jax.jit  # traced once, for the shapes here and in `init_state`
