@@ -1,6 +1,7 @@
 """Load trained models: the config, tokenizer, modules and parameters of a run.
 
-The only loader: used by inference, by distillation (teachers) and by the export.
+The loader of inference and of distillation (teachers). The export and `--init` need the arrays of
+every part by name, which `train/checkpoint/restore.py` reads for all of them.
 """
 
 import dataclasses
@@ -83,9 +84,7 @@ class Pretrained:
 
     def load_params(self, *parts: str) -> PyTree:
         """Loads parts of the parameters, such as "encoder" and "mlm", as dicts of numpy arrays."""
-        checkpoint = self.source.checkpoint
-        prefix = restore.evaluation_prefix(checkpoint)
-        return {part: restore.load_numpy(checkpoint, f"{prefix}/{part}") for part in parts}
+        return {part: restore.load_weights(self.source.checkpoint, part) for part in parts}
 
 
 def load(name: str | Pretrained) -> Pretrained:

@@ -206,7 +206,7 @@ def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[int, 
     job = pretrain_job.prepare(measured, str(workdir), log=lambda _: None)
     for step in checkpoint_folder.steps(workdir / "checkpoints"):
         checkpoint = workdir / "checkpoints" / str(step)
-        read = restore.load_numpy(checkpoint, restore.evaluation_prefix(checkpoint))
+        read = restore.load_weights(checkpoint)
         params = {name: read[name] for name in job.trainer.shapes.params}  # no other heads
         examples = job.examples(job.held_out, build.phases(job.config)[0])
         found = held_out.measure(job.trainer, params, examples, batch_size=32, limit=1024)

@@ -96,14 +96,14 @@ def describe(source: str, num_examples: int = 3) -> dict[str, Any]:
 
 def _checkpoint(path: pathlib.Path) -> dict[str, Any]:
     from bertjax.train.checkpoint import folder as checkpoint_folder
-    from bertjax.train.checkpoint.restore import evaluation_prefix, load_numpy
+    from bertjax.train.checkpoint.restore import load_numpy, load_weights
     from bertjax.train.checkpoint.trees import fingerprint, num_parameters
 
     defect = checkpoint_folder.find_defect(path)
     if defect:
         raise UserError(f"{path} is damaged ({defect}); inspect another checkpoint of the run")
     record = checkpoint_folder.read_record(path)
-    params = load_numpy(path, evaluation_prefix(path))
+    params = load_weights(path)
     return {
         "kind": "checkpoint",
         "path": str(path),

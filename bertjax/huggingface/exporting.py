@@ -175,8 +175,7 @@ def write(
         run = architectures.with_exchanged_task(run)
     _check_task(source, run, model_type)
     tokenizer = load_tokenizer(tokenizer_folder(source.origin))
-    prefix = restore.evaluation_prefix(checkpoint)
-    params = trees.flatten_names(restore.load_numpy(checkpoint, prefix))
+    params = trees.flatten_names(restore.load_weights(checkpoint))
     if own_task:
         params = architectures.rename_task(params, own_task, run["task"]["name"])
     if embedding:

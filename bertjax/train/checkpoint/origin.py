@@ -39,8 +39,7 @@ class PretrainedSource:
         """Identifies the parameters, independently of the path of the run."""
         if self.checkpoint is None:
             return {"step": 0, "encoder": "random"}
-        prefix = restore.evaluation_prefix(self.checkpoint)
-        encoder = restore.load_numpy(self.checkpoint, f"{prefix}/encoder")
+        encoder = restore.load_weights(self.checkpoint, "encoder")
         return {"step": int(self.checkpoint.name), "encoder": trees.fingerprint(encoder)}
 
 
@@ -213,7 +212,7 @@ def load_params(checkpoint: pathlib.Path, params: PyTree, part: str = "encoder")
       UserError: see `check`.
     """
     check(checkpoint, params, part)
-    found = restore.load_numpy(checkpoint, f"{restore.evaluation_prefix(checkpoint)}/{part}")
+    found = restore.load_weights(checkpoint, part)
     loaded = jax.tree.map(lambda new, old: place_array(old, new.sharding), params[part], found)
     return {**params, part: loaded}
 

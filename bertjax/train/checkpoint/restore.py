@@ -61,6 +61,11 @@ def evaluation_prefix(checkpoint: pathlib.Path) -> str:
     return "average/params" if averaged else "params"
 
 
+def load_weights(checkpoint: pathlib.Path, part: str = "") -> trees.Nested:
+    """Reads the weights to evaluate as numpy arrays, all or those of a part such as "encoder"."""
+    return load_numpy(checkpoint, "/".join(filter(None, [evaluation_prefix(checkpoint), part])))
+
+
 def describe(leaves: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Shape and type of named arrays, as in `checkpoint.json`."""
     return {
