@@ -5,8 +5,8 @@
     add("--seeds", action=constraint_action(PositiveInt), default=1)
 
 Every field of a config has such a type: fields of modules in the module, all others in
-`validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity are no valid numbers,
-True is no valid integer.
+`validation/schema.py` and `tasks/NAME/dataset.py`. NaN and infinity are not valid
+numbers, True is not a valid integer.
 """
 
 import argparse

@@ -131,7 +131,7 @@ def add_retrieval(commands) -> None:
     add("--split", default="test", metavar="NAME", help="name of the judgements in qrels/")
     help_text = "index of faiss that is searched, such as HNSW32 (default: exact search)"
     add("--index", default="", metavar="DESCRIPTION", help=help_text)
-    help_text = "cross-encoder that sorts the first documents (default: none)"
+    help_text = "cross-encoder that reranks the top documents (default: none)"
     add("--reranker", default="", metavar="MODEL", help=help_text)
     add(
         "--rerank_depth",

@@ -105,7 +105,7 @@ def parser() -> _flags.Parser:
         "--profile",
         default="",
         metavar="DIR",
-        help="trace one more timing, and print the shares of its time",
+        help="trace one additional timing; print the share of time of each kind of operation",
     )
     _flags.add_json(parser, "print one JSON object instead of text")
     return parser

@@ -1,4 +1,4 @@
-"""List the configs that bertjax has, or describe one: its recipe, sizes and costs."""
+"""List the built-in configs, or describe one: its recipe, sizes and costs."""
 
 import ast
 import pathlib

@@ -1,4 +1,4 @@
-"""Generate text: a causal language model continues prompts, an encoder-decoder maps sources."""
+"""Generate text by a causal language model (from prompts) or an encoder-decoder (from sources)."""
 
 import itertools
 import json
@@ -181,7 +181,7 @@ def _add_decoding_options(add: Callable[..., object]) -> None:
         "--num_beams",
         action=constraint_action(PositiveInt),
         metavar="N",
-        help="number of beams of beam search, 1 for no search (default: 1; 4 for encoder-decoders)",
+        help="beam width; 1 disables beam search (default: 1; 4 for encoder-decoders)",
     )
     add(
         "--length_penalty",

@@ -1,4 +1,4 @@
-"""Tokenize text into a corpus for pretraining; the same command resumes it."""
+"""Tokenize text into a corpus for pretraining; rerun the command to resume."""
 
 import contextlib
 import pathlib

@@ -1,4 +1,4 @@
-"""Pretrain an encoder from text or a prepared corpus; the same command resumes it."""
+"""Pretrain an encoder from text or a prepared corpus; rerun the command to resume."""
 
 import shlex
 import sys

@@ -214,7 +214,12 @@ def _add_features(commands) -> None:
         metavar="NAMES",
         help="rows, separated by commas (default: all for which the encoder has enough layers)",
     )
-    add("--finetuned", default="", metavar="RUN", help="workdir of a fine-tuning, as one more row")
+    add(
+        "--finetuned",
+        default="",
+        metavar="RUN",
+        help="workdir of a fine-tuning run, added as a row",
+    )
 
 
 def _add_suite(parser: _flags.Parser, data: str, unit: str, config: str) -> None:

@@ -136,7 +136,7 @@ def parser() -> _flags.Parser:
     emit = _flags.add_command(
         commands, "emit", "Print commands that launch the runs on a cluster.", _EMIT, _emit
     )
-    emit.add_argument("launcher", choices=SCRIPTS, help="command of bertjax launch")
+    emit.add_argument("launcher", choices=SCRIPTS, help="launcher, as in bertjax launch")
     _add_sweep(emit)
     return parser
 

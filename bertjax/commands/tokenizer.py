@@ -239,7 +239,7 @@ def _add_train(commands) -> None:
         "--keep_accents",
         dest="strip_accents",
         action="store_false",
-        help="keep accents (default: otherwise)",
+        help="keep accents (default for all other tokenizers)",
     )
     parser.set_defaults(strip_accents=None)
     add(

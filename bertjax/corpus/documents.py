@@ -124,7 +124,7 @@ def _parse_json_pair(line: str, where: str) -> tuple[str, str]:
         source = target = None
     if not (isinstance(source, str) and isinstance(target, str)):
         raise UserError(
-            f'{where}: expected {{"source": "...", "target": "..."}}, got {line[:60]!r}; fix or '
+            f'{where}: got {line[:60]!r}, expected {{"source": "...", "target": "..."}}; fix or '
             "remove the line"
         )
     return replace_surrogates(source), replace_surrogates(target)

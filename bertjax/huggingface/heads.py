@@ -149,8 +149,8 @@ def _task_name(released: HFModel, head: str, given: str, assumed: str = "") -> s
     if not name:
         raise UserError(
             "the model has a classifier, and its config.json does not name the task: specify it, "
-            "as in --task rte, or --task sequence (sequence_pair for two texts) for classes of its "
-            f"own, or import the encoder alone with --task {NO_TASK}"
+            "as in --task rte, or --task sequence (sequence_pair for two texts) for other "
+            f"classes, or import the encoder alone with --task {NO_TASK}"
         )
     if name not in _NAMES[head]:
         source = "--task" if given else "finetuning_task of config.json"

@@ -1,4 +1,4 @@
-"""Models as users name them: runs, or folders in Hugging Face's layout.
+"""Resolve the model that a user names: a run, or a Hugging Face folder imported into the cache.
 
 find_run  model -> the name of a run; a Hugging Face folder is imported, once, into the cache
 resolve   model -> its checkpoint and config

@@ -1,4 +1,4 @@
-"""Read and write how a model embeds texts, as sentence-transformers stores it: pooling, length.
+"""Read and write the settings of sentence-transformers: pooling, normalisation, maximum length.
 
 A folder of sentence-transformers is one of transformers with `modules.json`, the list of modules
 that a text passes: the encoder, the pooling and, for unit vectors, a normalisation.

@@ -1,4 +1,4 @@
-"""Parameters of stacked layers as one array for each layer, to decode a token at a time on CPUs.
+"""Split stacked parameters into one array per layer, for token-by-token decoding on CPUs.
 
 split_layers   stacked arrays [N ...] -> tuples of N arrays; on other devices as they are
 stack_layers   the inverse, inside compiled functions

@@ -157,7 +157,7 @@ def generator_fields(fields: Mapping[str, Any], size: float, depth: float = 1.0)
         raise UserError(
             f"objective generator: size={size} of hidden_size={fields['hidden_size']} and "
             f"num_attention_heads={fields['num_attention_heads']} gives a width of {width} for "
-            f"{heads} heads: choose one that divides, such as "
+            f"{heads} heads: choose a size whose width is a multiple of the heads, such as "
             f"{1 / fields['num_attention_heads']:.4g}"
         )
     found = {

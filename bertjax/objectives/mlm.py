@@ -175,10 +175,10 @@ class Objective(pretrainer.Objective):
         if "mlm_positions" in batch:
             return batch
         input_ids = batch["input_ids"]
-        choosing, hiding = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
-        positions, weights, *spans = self._choose(choosing, batch)
+        position_keys, mask_keys = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
+        positions, weights, *spans = self._choose(position_keys, batch)
         hidden = layers_masking.mask_tokens(
-            hiding,
+            mask_keys,
             input_ids,
             positions,
             weights,

@@ -104,9 +104,9 @@ class Objective(pretrainer.Objective):
                 f"objective unified_lm: got a model with {known} segment ids, expected "
                 f"{NUM_SEGMENTS}; set --config.model.type_vocab_size={NUM_SEGMENTS}"
             )
-        drawing, hiding = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
-        kind = self._sample_kinds(drawing)
-        hidden = self.mlm.prepare(encoder, {**batch, "example_key": hiding}, train=train)
+        kind_keys, mask_keys = jax.vmap(jax.random.split, out_axes=1)(batch["example_key"])
+        kind = self._sample_kinds(kind_keys)
+        hidden = self.mlm.prepare(encoder, {**batch, "example_key": mask_keys}, train=train)
         attention_mask, segments = batch["attention_mask"], batch["segment_ids"]
         number = jnp.asarray([0, 2, 3, 4])[kind][:, None]
         whole = (kind == 0) | (kind == 3)

@@ -211,7 +211,7 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], mutable: Sequence[
         raise UserError(
             f"{folder} belongs to another config ({'; '.join(shown)}"
             f"{f'; and {rest} more' if rest else ''}): choose another --workdir, or the config "
-            f"that {path} holds"
+            f"stored in {path}"
         )
 
 
@@ -293,7 +293,7 @@ def refuse_foreign_files(folder: pathlib.Path, config: Mapping[str, Any]) -> Non
     real = pathlib.Path(os.path.realpath(folder))
     for path in _inputs(config):
         if real in path.parents:
-            raise UserError(f"{folder} holds {path}, an input of this run; {advice}")
+            raise UserError(f"{folder} contains {path}, an input of this run; {advice}")
     for outer in (real, *real.parents):
         if (kind := _artefact(outer)) is not None:
             place = "is" if outer == real else f"lies in {outer}, which is"
@@ -305,7 +305,7 @@ def refuse_foreign_files(folder: pathlib.Path, config: Mapping[str, Any]) -> Non
         rest = len(foreign) - _MAX_SHOWN
         names = ", ".join(foreign[:_MAX_SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
         raise UserError(
-            f"{folder} holds files that no run wrote: {names}; {advice} (logs, scripts, hidden "
+            f"{folder}: got files that belong to no run: {names}; {advice} (logs, scripts, hidden "
             "files and folders may be there)"
         )
 

@@ -44,7 +44,7 @@ def connect(distributed: bool) -> None:
         jax.distributed.initialize(**job, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
     except ValueError as error:
         raise UserError(
-            f"--distributed: found no scheduler that numbers the processes ({error}); start them "
+            f"--distributed: detected no cluster scheduler ({error}); start the processes "
             f"with `bertjax launch local`, or set {COORDINATOR}, {PROCESSES} and {PROCESS}"
         ) from None
 

@@ -145,10 +145,13 @@ def _check_options(
             )
         return
     if options.get("data") is None:
-        raise UserError(f"{spec} fine-tunes: --data requires the folder of its task")
+        raise UserError(
+            f"--data: got none, expected the folder of the task of {spec}; pass --data DIR"
+        )
     if options.get("init") is None and not all(INIT in point for point in points):
         raise UserError(
-            f"{spec} fine-tunes: --init requires the pretrained run, or every run an {INIT!r}"
+            f"--init: got none, expected the pretrained run for {spec}; pass --init RUN, "
+            f"or set {INIT!r} in every run"
         )
 
 

@@ -103,7 +103,7 @@ class _Queue:
         self._children, self._display = children, display
         self._waiting = [run for run in runs if not progress.is_done(run, workdir / run.name)]
         # Another process may hold a folder, such as a run that outlived a sweep that was killed.
-        self._held = list(self._waiting)
+        self._in_use = list(self._waiting)
         self._num_shares = max(1, min(parallel, len(self._waiting)))
         self._free_shares = list(reversed(range(self._num_shares)))
         self._running: dict[subprocess.Popen, _StartedRun] = {}
@@ -114,8 +114,8 @@ class _Queue:
 
     def start_runs(self) -> None:
         """Starts waiting runs, up to the maximum number at a time."""
-        self._held = [
-            run for run in self._held if run in self._waiting and in_use(self._workdir / run.name)
+        self._in_use = [
+            run for run in self._in_use if run in self._waiting and in_use(self._workdir / run.name)
         ]
         while (run := self._next()) is not None:
             self._waiting.remove(run)
@@ -144,12 +144,12 @@ class _Queue:
 
     def _next(self) -> Run | None:
         """The first waiting run that can start now."""
-        if self._children.signal or len(self._running) + len(self._held) >= self._num_shares:
+        if self._children.signal or len(self._running) + len(self._in_use) >= self._num_shares:
             return None
         unfinished = {run.name for run in self._waiting}
         unfinished |= {started.run.name for started in self._running.values()}
         for run in self._waiting:
-            if run not in self._held and unfinished.isdisjoint(run.init_from):
+            if run not in self._in_use and unfinished.isdisjoint(run.init_from):
                 return run
         return None
 

@@ -55,7 +55,7 @@ def read_vocab_txt(path: pathlib.Path, lowercase: bool | None = None) -> Definit
             )
         vocabulary[piece] = number - 1
     if "[UNK]" not in vocabulary:
-        raise UserError(f"{path}: expected a line [UNK], found none; add the unknown token")
+        raise UserError(f"{path}: got no line [UNK], expected one; add the unknown token")
     config = _read_config(path.with_name(_CONFIG))
     if lowercase is None:
         lowercase = config.get("do_lower_case", not _has_capitals(pieces))
@@ -82,7 +82,7 @@ def read_byte_level(vocabulary_path: pathlib.Path, merges_path: pathlib.Path) ->
             continue
         pair = line.removesuffix("\r").split(" ")
         if len(pair) != 2:
-            raise UserError(f"{merges_path}, line {number}: expected two pieces, got {line!r}")
+            raise UserError(f"{merges_path}, line {number}: got {line!r}, expected two pieces")
         for piece in (*pair, "".join(pair)):
             if piece not in vocabulary:
                 raise UserError(

@@ -110,6 +110,6 @@ def _parse_ids(text: str) -> list[int]:
             raise ValueError
     except (ValueError, KeyError):
         raise UserError(
-            f'expected {{"ids": [7592, 2088]}}, [7592, 2088] or 7592 2088, got {text[:60]!r}'
+            f'got {text[:60]!r}, expected {{"ids": [7592, 2088]}}, [7592, 2088] or 7592 2088'
         ) from None
     return ids

@@ -97,7 +97,7 @@ def _nested_flops(equation: core.JaxprEqn, backward: int, operand_bytes: int | N
     if name == "cond":
         return max(counts)
     if name == "while" and sum(counts):
-        raise ValueError("matmuls inside a while loop, whose number of iterations is not known")
+        raise ValueError("cannot count the FLOPs of a while loop with an unknown trip count")
     return sum(counts)
 
 

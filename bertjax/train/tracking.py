@@ -1,6 +1,6 @@
 """Send metrics to experiment trackers: `config.trackers` names files of `train/trackers/`.
 
-A tracker is a hook with the package of its extra, which is imported when training begins. The id
+A tracker is a hook that uses the package of an extra, imported when training begins. The id
 of its run is part of checkpoints, so that a resumed run continues the same run of the tracker.
 """
 

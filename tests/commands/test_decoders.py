@@ -1,4 +1,4 @@
-"""bertjax generate, perplexity and choose, with a GPT as saved by transformers."""
+"""bertjax generate and evaluate (perplexity, choices), with a GPT as saved by transformers."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""bertjax fill: probabilities at [MASK] are those of the model, for one text or several."""
+"""bertjax fill-mask: probabilities at [MASK] are those of the model, for one text or several."""
 
 import io
 import json

@@ -370,8 +370,8 @@ def test_a_config_with_a_task_is_fine_tuned(home):
     home.runs("", FINETUNING)
     spec = f"{home.file}:rte"
     words = ("--config", spec, "--workdir", home.workdir, "--data", "glue")
-    assert "--init requires the pretrained run" in one_line(home.type("run", *words))
-    assert "--data requires" in one_line(home.type("run", *words[:4]))
+    assert "--init: got none, expected the pretrained run" in one_line(home.type("run", *words))
+    assert "--data: got none, expected the folder" in one_line(home.type("run", *words[:4]))
     home.orders({"one": 8.0})
     status, out, printed = home.type("run", *words, "--init", "runs/b", "--seeds", 2)
     assert status == 0, printed

@@ -19,10 +19,10 @@ def rows():
     generator = np.random.default_rng(0)
     ids = generator.integers(5, 90, (len(SIZES) * ROWS, L))
     sizes = np.tile(SIZES, ROWS)
-    there = np.arange(L) < sizes[:, None] + 2
+    is_token = np.arange(L) < sizes[:, None] + 2
     ids[:, 0] = 2
     ids[np.arange(len(ids)), sizes + 1] = 3
-    return jnp.asarray(np.where(there, ids, 0)), jnp.asarray(there)
+    return jnp.asarray(np.where(is_token, ids, 0)), jnp.asarray(is_token)
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +32,20 @@ def keys(rows):
 
 @pytest.fixture(scope="module")
 def random_spans(rows, keys):
-    def draw(keys, ids, there):
-        text = spans.find_text(ids, there, SPECIAL)
+    def sample(keys, ids, is_token):
+        text = spans.find_text(ids, is_token, SPECIAL)
         return text, spans.random_spans(keys, text, L, share=0.15, mean=3.0)
 
-    return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
+    return jax.tree.map(np.asarray, jax.jit(sample)(keys, *rows))
 
 
 @pytest.fixture(scope="module")
 def poisson_spans(rows, keys):
-    def draw(keys, ids, there):
-        text = spans.find_text(ids, there, SPECIAL)
+    def sample(keys, ids, is_token):
+        text = spans.find_text(ids, is_token, SPECIAL)
         return text, spans.poisson_spans(keys, text, L, share=0.3, mean=3.0)
 
-    return jax.tree.map(np.asarray, jax.jit(draw)(keys, *rows))
+    return jax.tree.map(np.asarray, jax.jit(sample)(keys, *rows))
 
 
 def test_text_excludes_special_tokens_at_the_ends(random_spans):
@@ -65,10 +65,10 @@ def test_random_spans_are_exact_and_end_the_text(random_spans):
     np.testing.assert_array_equal(sizes.sum(1), np.tile([9, 6, 2, 1, 0], ROWS))
     np.testing.assert_array_equal(found.mask.sum(1), np.tile([3, 2, 1, 1, 0], ROWS))
     assert np.all(sizes[found.mask] > 0)
-    for begin, size, there, row in zip(
+    for begin, size, is_token, row in zip(
         found.begin, found.size, found.mask, range(40), strict=False
     ):
-        begin, end = begin[there], (begin + size)[there]
+        begin, end = begin[is_token], (begin + size)[is_token]
         assert np.all(begin > np.append(text.begin[row], end[:-1])[: len(begin)])
         if len(end):
             assert end[-1] == text.begin[row] + text.size[row]
@@ -81,10 +81,10 @@ def test_poisson_spans_are_exact_and_never_touch(poisson_spans):
     text, found = poisson_spans
     sizes = np.where(found.mask, found.size, 0)
     np.testing.assert_array_equal(sizes.sum(1), np.tile([19, 12, 4, 1, 1], ROWS))
-    for begin, size, there, row in zip(
+    for begin, size, is_token, row in zip(
         found.begin, found.size, found.mask, range(40), strict=False
     ):
-        begin, end = begin[there], (begin + size)[there]
+        begin, end = begin[is_token], (begin + size)[is_token]
         assert np.all(begin[1:] > end[:-1])
         assert begin[0] >= text.begin[row]
         assert end[-1] <= text.begin[row] + text.size[row]
@@ -94,10 +94,10 @@ def test_poisson_spans_are_exact_and_never_touch(poisson_spans):
 
 
 def test_every_token_is_in_the_source_or_in_the_target(rows, random_spans):
-    ids, there = rows
+    ids, is_token = rows
     _, found = random_spans
     tokens = jnp.broadcast_to(99 - jnp.arange(found.begin.shape[1]), found.begin.shape)
-    source, mask = spans.replace_spans(ids, there, found, tokens, L, 0)
+    source, mask = spans.replace_spans(ids, is_token, found, tokens, L, 0)
     target, target_mask = spans.gather_spans(ids, found, tokens, 3, L, 0)
     for row in range(20):
         output = np.asarray(target[row])[np.asarray(target_mask[row])].tolist()
@@ -111,13 +111,13 @@ def test_every_token_is_in_the_source_or_in_the_target(rows, random_spans):
         again = []
         for token in np.asarray(source[row])[np.asarray(mask[row])].tolist():
             again += parts[token] if token > 90 else [token]
-        assert again == np.asarray(ids[row])[np.asarray(there[row])].tolist()
+        assert again == np.asarray(ids[row])[np.asarray(is_token[row])].tolist()
 
 
 def test_an_empty_span_inserts_a_mask_token():
     ids = jnp.asarray([[7, 8, 9, 0]])
-    there = jnp.asarray([[True, True, True, False]])
+    is_token = jnp.asarray([[True, True, True, False]])
     found = spans.Spans(*(jnp.asarray([rows]) for rows in ([0, 1, 3], [0, 2, 0], [True] * 3)))
-    source, mask = spans.replace_spans(ids, there, found, jnp.full((1, 3), 4), 5, 0)
+    source, mask = spans.replace_spans(ids, is_token, found, jnp.full((1, 3), 4), 5, 0)
     np.testing.assert_array_equal(source, [[4, 7, 4, 4, 0]])
     np.testing.assert_array_equal(mask, [[True] * 4 + [False]])

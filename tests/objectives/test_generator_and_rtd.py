@@ -213,7 +213,7 @@ def test_accumulation_is_exact(make_batch):
 
 
 def test_a_share_of_the_width_that_does_not_divide(make_batch):
-    with pytest.raises(UserError, match="gives a width of 19 for 3 heads: choose one that divides"):
+    with pytest.raises(UserError, match="gives a width of 19 for 3 heads: choose a size"):
         jax.eval_shape(
             lambda: pretrainer(size=0.8).init(jax.random.key(0), make_batch(), train=False)
         )

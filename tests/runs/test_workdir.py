@@ -180,10 +180,10 @@ def test_a_folder_is_locked_by_one_process(tmp_path, root):
     [
         ("texts/b.txt", "an input of this run"),
         ("texts/deep/a.txt", "an input of this run"),
-        ("texts/other.txt", "holds files that no run wrote: other.txt; choose a new"),
-        ("texts/wiki_00", "holds files that no run wrote: wiki_00;"),
-        ("texts/model.safetensors", "holds files that no run wrote: model.safetensors;"),
-        ("texts/manifest.json", "holds files that no run wrote: manifest.json;"),
+        ("texts/other.txt", "got files that belong to no run: other.txt; choose a new"),
+        ("texts/wiki_00", "got files that belong to no run: wiki_00;"),
+        ("texts/model.safetensors", "got files that belong to no run: model.safetensors;"),
+        ("texts/manifest.json", "got files that belong to no run: manifest.json;"),
         ("texts/bertjax_tokenizer.json", "is the folder of a tokenizer"),
         ("texts/unfinished/progress.json", "is the folder of a corpus"),
         ("bertjax_tokenizer.json", "which is the folder of a tokenizer"),
@@ -205,7 +205,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path, name, captured):
 def test_foreign_files_are_counted(tmp_path):
     for number in range(5):
         (tmp_path / f"{number}.txt").write_text("text")
-    with pytest.raises(UserError, match=r"wrote: 0\.txt, 1\.txt, 2\.txt and 2 more; "):
+    with pytest.raises(UserError, match=r"no run: 0\.txt, 1\.txt, 2\.txt and 2 more; "):
         claim(tmp_path, CONFIG)
 
 

@@ -1,6 +1,6 @@
 """Arrow IPC files and streams: a column of strings, read in record batches.
 
-`datasets.Dataset.save_to_disk` writes a folder of such streams, which is an input as a whole.
+`datasets.Dataset.save_to_disk` writes a folder of such streams, which can be passed as one input.
 """
 
 import json

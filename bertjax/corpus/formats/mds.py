@@ -3,7 +3,7 @@
 A shard is, with little-endian uint32 numbers: the number of samples n, n + 1 offsets of samples
 from the start of the file, a JSON object with the names and encodings of columns, and the samples.
 A sample is the sizes of its columns of variable size, and the values of all columns. The folder of
-a dataset has an `index.json` with the names of shards, and is an input as a whole.
+a dataset has an `index.json` with the names of shards, and can be passed as one input.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Answers of the SuperGLUE tasks: from logits, official metrics, lines of prediction files.
+"""Convert logits to SuperGLUE answers, score them by the official metrics, write predictions.
 
 There is a class for each kind of answer. Predictions map the key of an example to its answer.
 """
