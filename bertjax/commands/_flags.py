@@ -220,8 +220,8 @@ def add_texts(parser: Parser, text: str) -> None:
         "--format",
         default="auto",
         metavar="NAME",
-        help="file format: text, lines, jsonl, csv, tsv, parquet, arrow, mds, warc, wikiextractor, "
-        "source-target (default: auto, detected per file)",
+        help=f"file format: {', '.join(catalog.names('corpus/formats'))} (default: auto, detected "
+        "per file)",
     )
     parser.add_argument(
         "--text_field",
