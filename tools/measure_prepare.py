@@ -6,10 +6,10 @@ tokenizes, and writes a corpus to the disk. Both are repeated alternately, and t
 compared.
 
     python tools/measure_prepare.py --input '../shared/data/corpus/enwiki/*.gz' \
-        --vocabulary ../shared/data/vocab/bert-base-uncased
+        --vocabulary ../shared/data/vocab/bert-base-uncased --megabytes 50 100 200 400
 
-Also reported: the peak resident memory of the process and of its workers during `prepare`, and the
-memory of the process before it.
+Also reported: the speed of the filters of documents on one core, and the peak resident memory of
+the process and of its workers during `prepare`, for texts of several sizes, which repeat the input.
 """
 
 import argparse
@@ -22,11 +22,13 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax.corpus.filters import DocumentFilter, parse_filters
 from bertjax.corpus.prepare import prepare
 from bertjax.corpus.text import read_documents
 from bertjax.corpus.workers import available_cores
 
 _BATCH_SIZE = 512
+_FILTERS = ("gopher", "duplicates", "near_duplicates=0.8")
 
 
 def time_encoding(texts: list[str], vocabulary: pathlib.Path, fast: bool) -> float:
@@ -47,6 +49,34 @@ def time_preparation(inputs: list[str], vocabulary: pathlib.Path, workers: int) 
         started = time.perf_counter()
         prepare(inputs, vocabulary, pathlib.Path(folder) / "corpus", workers=workers)
         return time.perf_counter() - started
+
+
+def time_filter(texts: list[str], name: str) -> float:
+    """Duration of a filter on one core, in seconds of processor time."""
+    apply = DocumentFilter(parse_filters([name]))
+    apply(texts[:1])
+    started = time.process_time()
+    apply(texts)
+    return time.process_time() - started
+
+
+def peak_memory(texts: list[str], size: float, vocabulary: pathlib.Path, workers: int) -> dict:
+    """Peak resident memory of `prepare` for `size` MB of text, in MB."""
+    with tempfile.TemporaryDirectory() as folder:
+        number, written = 0, 0
+        while written < size * 1e6:
+            with open(f"{folder}/{number}.txt", "w", encoding="utf-8") as file:
+                while written < min(size, 50 * (number + 1)) * 1e6:
+                    written += file.write("\n\n".join(texts) + "\n\n")
+            number += 1
+        watch = MemoryWatch()
+        watch.start()
+        time_preparation([f"{folder}/*.txt"], vocabulary, workers)
+        watch.stop()
+    return {
+        "parent": round(watch.peak_of_parent / 1e6),
+        "workers": round(watch.peak_of_children / 1e6),
+    }
 
 
 class MemoryWatch(threading.Thread):
@@ -86,20 +116,27 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=available_cores())
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--megabytes",
+        type=float,
+        nargs="*",
+        default=[],
+        help="sizes of texts for which the memory of `prepare` is measured",
+    )
     options = parser.parse_args()
     before = _resident("self")
-    watch = MemoryWatch()
-    watch.start()
     time_preparation(options.input, options.vocabulary, options.workers)  # warms the page cache
-    watch.stop()
     texts = list(read_documents(options.input))
     megabytes = sum(map(len, texts)) / 1e6
     seconds: dict[str, list[float]] = {"prepare": [], "encode_batch": [], "encode_batch_fast": []}
+    seconds |= {name: [] for name in _FILTERS}
     for _ in range(options.repeats):
         seconds["encode_batch"].append(time_encoding(texts, options.vocabulary, fast=False))
         preparation = time_preparation(options.input, options.vocabulary, options.workers)
         seconds["prepare"].append(preparation)
         seconds["encode_batch_fast"].append(time_encoding(texts, options.vocabulary, fast=True))
+        for name in _FILTERS:
+            seconds[name].append(time_filter(texts, name))
     median = {name: statistics.median(values) for name, values in seconds.items()}
     result = {
         "megabytes": round(megabytes, 2),
@@ -108,10 +145,10 @@ def main() -> None:
         "prepare_to_encode_batch": round(median["encode_batch"] / median["prepare"], 3),
         "prepare_to_encode_batch_fast": round(median["encode_batch_fast"] / median["prepare"], 3),
         "seconds": {n: [round(v, 3) for v in values] for n, values in seconds.items()},
+        "resident_megabytes_before": round(before / 1e6),
         "peak_resident_megabytes": {
-            "parent": round(watch.peak_of_parent / 1e6),
-            "workers": round(watch.peak_of_children / 1e6),
-            "parent_before": round(before / 1e6),
+            f"{size:g} MB": peak_memory(texts, size, options.vocabulary, options.workers)
+            for size in options.megabytes
         },
     }
     print(json.dumps(result, indent=2))

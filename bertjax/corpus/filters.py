@@ -14,13 +14,14 @@ duplicates (as in Lee et al. 2022, "Deduplicating training data", without the se
 compares the texts).
 """
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt64
+from jaxtyping import UInt32, UInt64
 
 from bertjax.corpus.text_measures import TextMeasures
 from bertjax.errors import UserError, nearest
@@ -40,6 +41,10 @@ NUM_HASHES = 128
 """Values of a signature."""
 
 _SHINGLE_WORDS = 5
+_POLYNOMIAL_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bits of the first words are lost
+_NUM_CACHED_WORDS = 1 << 17
+_BATCH = 512
+"""N-grams whose values are computed at once: 128 of 4 bytes each, which fit into the L2 cache."""
 # Words, or single characters of scripts that do not separate words by spaces.
 _WORD = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W_]+"
@@ -242,14 +247,17 @@ class BandHashes:
             raise UserError(
                 f"filter near_duplicates: {error}; pip install 'bertjax[dedup]'"
             ) from None
-        self._new = datasketch.MinHash
         bands = datasketch.MinHashLSH(threshold=threshold, num_perm=NUM_HASHES)
         self._num_bands, self._band_size = bands.b, bands.r
-        self._empty = self._new(NUM_HASHES, seed=1, gpu_mode="disable", scheme="affine32")
+        self._empty = datasketch.MinHash(
+            NUM_HASHES, seed=1, gpu_mode="disable", scheme="affine32", hashfunc=int
+        )
 
     def __call__(self, text: str) -> list[int]:
         signature = self._empty.copy()
-        signature.update_batch(sorted(_shingles(text)))
+        hashes = _shingle_hashes(text)
+        for start in range(0, len(hashes), _BATCH):
+            signature.update_batch(hashes[start : start + _BATCH].tolist())
         values = signature.hashvalues.astype("<u4")
         return [
             _hash_band(number, values[start : start + self._band_size].tobytes())
@@ -259,10 +267,24 @@ class BandHashes:
         ]
 
 
-def _shingles(text: str) -> set[bytes]:
+def _shingle_hashes(text: str) -> UInt32[np.ndarray, " n"]:
+    """Hashes the n-grams of words: a polynomial of the hashes of the words.
+
+    Equal n-grams have equal hashes, which do not change a minimum.
+    """
     words = _WORD.findall(text.lower()) or [text]
+    hashes_of_words = {word: _hash_word(word) for word in dict.fromkeys(words)}
+    hashes = np.fromiter(map(hashes_of_words.__getitem__, words), np.uint64, len(words))
     count = max(len(words) - _SHINGLE_WORDS + 1, 1)
-    return {" ".join(words[start : start + _SHINGLE_WORDS]).encode() for start in range(count)}
+    shingles = np.zeros(count, np.uint64)
+    for offset in range(min(_SHINGLE_WORDS, len(words))):
+        shingles = shingles * _POLYNOMIAL_BASE + hashes[offset : offset + count]
+    return (shingles >> np.uint64(32)).astype(np.uint32)
+
+
+@functools.lru_cache(_NUM_CACHED_WORDS)
+def _hash_word(word: str) -> int:
+    return _hash(word.encode())
 
 
 def _hash_band(number: int, values: bytes) -> int:

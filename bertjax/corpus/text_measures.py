@@ -50,8 +50,27 @@ class TextMeasures:
         return [part.strip() for part in self._text.split("\n\n") if part.strip()]
 
     @functools.cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        """The number of each different word."""
+        return {word: number for number, word in enumerate(dict.fromkeys(self._words))}
+
+    @functools.cached_property
+    def _word_ids(self) -> Int[np.ndarray, " W"]:
+        numbers = map(self._vocabulary.__getitem__, self._words)
+        return np.fromiter(numbers, np.int64, len(self._words))
+
+    @functools.cached_property
+    def _word_lengths(self) -> Int[np.ndarray, " W"]:
+        return self._of_words(len)
+
+    @functools.cached_property
     def _num_word_characters(self) -> int:
-        return sum(map(len, self._words))
+        return int(self._word_lengths.sum())
+
+    def _of_words(self, measure: Callable[[str], int]) -> Int[np.ndarray, " W"]:
+        """Returns a measure of each word, computed once for equal words."""
+        values = np.fromiter(map(measure, self._vocabulary), np.int64, len(self._vocabulary))
+        return values[self._word_ids]
 
     def characters(self) -> int:
         """Number of characters."""
@@ -72,7 +91,9 @@ class TextMeasures:
 
     def alphabetic_words(self) -> float:
         """Share of words with at least one letter."""
-        return sum(any(map(str.isalpha, word)) for word in self._words) / len(self._words)
+        return float(
+            self._of_words(lambda word: word[0].isalpha() or any(map(str.isalpha, word))).mean()
+        )
 
     def symbols_per_word(self) -> float:
         """Number of hash signs, or of ellipses if there are more of them, per word."""
@@ -108,45 +129,55 @@ class TextMeasures:
 
         An n-gram that occurs once is not counted; of equally common ones the first is.
         """
-        ngrams = self._ngrams(size)
+        starts, ngrams = self._repeated_ngrams(size)
         if not ngrams.size:
             return 0.0
-        _, first, counts = np.unique(ngrams, return_index=True, return_counts=True)
-        start = first[counts == counts.max()].min()
+        counts = np.bincount(ngrams)
+        start = starts[counts[ngrams] == counts.max()].min()
         length = self._word_lengths[start : start + size].sum()
-        return float(counts.max() * length / self._num_word_characters) * (counts.max() > 1)
+        return float(counts.max() * length / self._num_word_characters)
 
     def repeated_ngrams(self, size: int) -> float:
         """Share of characters in n-grams of words that repeat an earlier one.
 
         Characters in several of them are counted once.
         """
-        ngrams = self._ngrams(size)
-        repeats = np.ones(len(ngrams), np.int64)
-        repeats[np.unique(ngrams, return_index=True)[1]] = 0
+        starts, ngrams = self._repeated_ngrams(size)
+        if not ngrams.size:
+            return 0.0
+        repeats = np.delete(starts, np.unique(ngrams, return_index=True)[1])
         steps = np.zeros(len(self._words) + 1, np.int64)
-        steps[: len(ngrams)] += repeats
-        steps[size : size + len(ngrams)] -= repeats
+        steps[repeats] += 1
+        steps[repeats + size] -= 1
         inside = np.cumsum(steps)[:-1] > 0
         return float(self._word_lengths[inside].sum() / self._num_word_characters)
 
-    @functools.cached_property
-    def _word_lengths(self) -> Int[np.ndarray, " W"]:
-        return np.fromiter(map(len, self._words), np.int64, len(self._words))
+    def _repeated_ngrams(self, size: int) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Returns the starts of all n-grams that occur twice or more, and their numbers.
 
-    def _ngrams(self, size: int) -> Int[np.ndarray, " n"]:
-        """Number every n-gram of words in the text; equal ones have equal numbers."""
-        while len(self._word_ids) < size:
-            before, words = self._word_ids[-1][:-1], self._word_ids[0]
-            pairs = before * (len(words) + 1) + words[len(words) - len(before) :]
-            self._word_ids.append(np.unique(pairs, return_inverse=True)[1])
-        return self._word_ids[size - 1]
+        Starts are in order; equal n-grams have equal numbers.
+        """
+        while len(self._repeated) < size:
+            # Both n-grams of words within a repeated one of one more word are repeated.
+            starts, numbers = self._repeated[-1]
+            follows = np.flatnonzero(np.diff(starts) == 1)
+            pairs = numbers[follows] * len(numbers) + numbers[follows + 1]
+            self._repeated.append(_keep_repeated(starts[follows], pairs))
+        return self._repeated[size - 1]
 
     @functools.cached_property
-    def _word_ids(self) -> list[Int[np.ndarray, " n"]]:
-        numbers: dict[str, int] = {}
-        words = [numbers.setdefault(word, len(numbers)) for word in self._words]
-        return [np.array(words, np.int64)]
+    def _repeated(self) -> list[tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]]:
+        return [_keep_repeated(np.arange(len(self._words)), self._word_ids)]
+
+
+def _keep_repeated(
+    starts: Int[np.ndarray, " n"], keys: Int[np.ndarray, " n"]
+) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    """Returns the starts whose key occurs twice or more, and a number for each key."""
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    is_repeated = counts > 1
+    kept = is_repeated[inverse]
+    return starts[kept], (np.cumsum(is_repeated) - 1)[inverse[kept]]
 
 
 def _repetition_share(parts: Sequence[str], weight: Callable[[str], int]) -> float:

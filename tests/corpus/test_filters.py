@@ -49,6 +49,26 @@ def test_measures_are_those_computed_by_hand():
     assert TextMeasures("x y").repeated_ngrams(5) == TextMeasures("x y").top_ngram(5) == 0
 
 
+def test_measures_of_ngrams_are_those_of_a_direct_count():
+    sample = random.Random(0)
+    for length in range(1, 60):
+        words = [sample.choice(["a", "bb", "ccc"]) for _ in range(length)]
+        text = TextMeasures(" ".join(words))
+        for size in (1, 2, 5, 8):
+            ngrams = [tuple(words[i : i + size]) for i in range(length - size + 1)]
+            inside = {
+                place
+                for start, ngram in enumerate(ngrams)
+                if ngram in ngrams[:start]
+                for place in range(start, start + size)
+            }
+            top = max(ngrams, key=ngrams.count, default=())  # the first of equally common ones
+            count = ngrams.count(top) * (ngrams.count(top) > 1)
+            total = len("".join(words))
+            assert text.repeated_ngrams(size) == sum(len(words[i]) for i in inside) / total
+            assert text.top_ngram(size) == count * len("".join(top)) / total
+
+
 def test_the_first_broken_rule_is_the_reason():
     bounds = parse_filters(["gopher", "min_words=3", "max_mean_word_length=100"])
     assert bounds["min_words"] == 3
