@@ -3,6 +3,7 @@
 Robertson and Zaragoza 2009, section 3.4, with the idf and the parameters of Lucene: k1=1.2, b=0.75,
 log(1 + (N - n + 0.5) / (n + 0.5)). Words are runs of two or more letters or digits in lower case,
 as in scikit-learn; there is no stemming and no list of stop words, which are those of a language.
+A document without any word of the query is not found, as in Lucene.
 """
 
 import logging
@@ -18,11 +19,11 @@ K1, B = 1.2, 0.75
 
 
 def search(collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
-    """Returns the ids of the best documents of each query, best first: `depth`, or all.
+    """Returns the ids of the best documents of each query that have a word of it, best first.
 
     Args:
       collection: Documents and queries.
-      depth: Length of a ranking.
+      depth: Maximum length of a ranking.
 
     Raises:
       UserError: the package bm25s is not installed, or no document has a word.
@@ -61,4 +62,5 @@ def _scores(index, words: list[str]) -> Float[np.ndarray, " n"]:
 
 
 def _best(scores: Float[np.ndarray, " n"], depth: int) -> list[int]:
-    return np.argsort(-scores, kind="stable")[:depth].tolist()
+    found = np.flatnonzero(scores)  # the idf of every word is positive
+    return found[np.argsort(-scores[found], kind="stable")[:depth]].tolist()
