@@ -242,6 +242,7 @@ def retrieval(
     data: str,
     *,
     split: str = "test",
+    ignore_identical_ids: bool = False,
     index: str = "",
     pooling: str = "",
     max_length: int = 0,
@@ -258,6 +259,8 @@ def retrieval(
         of the config `colbert`, whose token vectors are compared; or "bm25", which compares words.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
+      ignore_identical_ids: Whether a document is not found by the query that has its id, as in
+        BEIR.
       index: Index of FAISS, such as `HNSW32`, that is searched for the nearest embeddings; "" for
         exact search.
       pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
@@ -293,6 +296,7 @@ def retrieval(
         model,
         collection,
         depth,
+        ignore_identical_ids=ignore_identical_ids,
         index=index,
         pooling=pooling,
         max_length=max_length,

@@ -21,6 +21,7 @@ def search(
     collection: dense_retrieval.Collection,
     depth: int,
     *,
+    ignore_identical_ids: bool,
     index: str,
     pooling: str,
     max_length: int,
@@ -34,6 +35,8 @@ def search(
       model: A run, a Hugging Face folder, or "bm25".
       collection: Documents and queries.
       depth: Length of a ranking.
+      ignore_identical_ids: Whether a document is not found by the query that has its id, as in BEIR
+        for collections whose queries are documents (ArguAna, Quora).
       index: Index of FAISS for the embeddings; "" for exact search.
       pooling: `mean` or `cls`; "" for that of the model.
       max_length: Longer sequences are truncated; 0 for the length of the model.
@@ -44,31 +47,38 @@ def search(
     Raises:
       UserError: there is no such model, or the method has no such option.
     """
+    max_depth = depth + ignore_identical_ids
     if model == BM25:
         _refuse(
             "model bm25, as it reads words", index=index, pooling=pooling, max_length=max_length
         )
-        return bm25.search(collection, depth), 0
-    run = run_cache.find_run(model)
-    if late_interaction.is_trained_for(run):
+        found, num_truncated = bm25.search(collection, max_depth), 0
+    elif late_interaction.is_trained_for(run := run_cache.find_run(model)):
         _refuse("a colbert run, as it has a vector for each token", index=index, pooling=pooling)
         searcher = late_interaction.load(
             run, max_length=max_length, batch_size=batch_size, precision=precision
         )
-        return late_interaction.search(searcher, collection, depth, progress)
-    embedder = embeddings.load(
-        run,
-        pooling=pooling,
-        max_length=max_length,
-        batch_size=batch_size,
-        precision=precision,
-        progress=progress,
-    )
-    if index:
-        found = faiss_index.search(embedder, collection, index, depth)
+        found, num_truncated = late_interaction.search(searcher, collection, max_depth, progress)
     else:
-        found = dense_retrieval.search(embedder, collection, depth)
-    return found, embedder.num_truncated
+        embedder = embeddings.load(
+            run,
+            pooling=pooling,
+            max_length=max_length,
+            batch_size=batch_size,
+            precision=precision,
+            progress=progress,
+        )
+        if index:
+            found = faiss_index.search(embedder, collection, index, max_depth)
+        else:
+            found = dense_retrieval.search(embedder, collection, max_depth)
+        num_truncated = embedder.num_truncated
+    if ignore_identical_ids:
+        found = {
+            query: [key for key in ranked if key != query][:depth]
+            for query, ranked in found.items()
+        }
+    return found, num_truncated
 
 
 def _refuse(method: str, **options: str | int) -> None:

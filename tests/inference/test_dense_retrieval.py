@@ -12,7 +12,7 @@ import pytest
 import bertjax
 from bertjax import cli
 from bertjax.errors import UserError
-from bertjax.inference import dense_retrieval
+from bertjax.inference import dense_retrieval, retrieval_search
 from bertjax.inference.dense_retrieval import Collection
 from bertjax.metrics import retrieval as metrics
 
@@ -118,6 +118,21 @@ def test_rankings_of_a_model(tmp_path):
     assert list(found)[:3] == list(expected) == ["ndcg@10", "mrr@10", "recall@100"]
     assert [found[name] for name in expected] == pytest.approx(list(expected.values()))
     assert 0 < found["ndcg@10"] < 1
+
+
+def test_a_query_does_not_find_the_document_with_its_id():
+    documents = {"q": "a cat", "d1": "the cat sat", "d2": "dogs", "d3": "nine elephants"}
+    collection = Collection(documents, {"q": "a cat", "p": "a dog"}, {}, 0)
+    options = {"index": "", "pooling": "", "max_length": 0, "batch_size": 2}
+    options |= {"precision": "float32", "progress": lambda share, text: None}
+    plain, found = (
+        retrieval_search.search(
+            str(RUN), collection, depth, ignore_identical_ids=ignored, **options
+        )[0]
+        for depth, ignored in ((4, False), (2, True))
+    )
+    assert plain["q"][0] == "q"
+    assert found == {"q": plain["q"][1:3], "p": plain["p"][:2]}
 
 
 @pytest.mark.parametrize(
