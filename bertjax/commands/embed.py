@@ -35,7 +35,8 @@ An .npz or .safetensors has features [rows, layers, width] and layers; for
 tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
 begins[i + 1]. An .npy is one array [texts, width], of one layer. A .parquet has
 the columns text (the number of the line, from 0) and layer_N; for tokens also
-token, piece, begin, end. The input is streamed: memory use is constant.
+token, piece, begin, end. An empty line is a text too, without tokens; empty
+lines are counted. The input is streamed: memory use is constant.
 
 The default precision of most runs, auto, computes matmuls in bfloat16 where
 the hardware supports it; --precision float32 is slower and matches
@@ -96,23 +97,30 @@ def main(argv: list[str]) -> None:
     if truncated:
         max_tokens = encoding.reader.max_text_tokens
         print(f"note: texts truncated to {max_tokens} tokens: {truncated:,}", file=sys.stderr)
+    if reading.num_empty:
+        print(f"note: empty lines, which count as texts: {reading.num_empty:,}", file=sys.stderr)
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
 
 
 class _InputProgress:
-    """Progress of an input file in bytes, from the texts whose features are done."""
+    """Progress of an input file in bytes, from the texts whose features are done.
+
+    Attributes:
+      num_empty: Number of texts so far that are empty, or white space.
+    """
 
     def __init__(self, source: str):
         # The size of a compressed file does not determine that of its text.
         is_plain = os.path.isfile(source) and not source.endswith((".gz", ".bz2", ".xz", ".zst"))
         self._size = os.path.getsize(source) if is_plain else 0
         self._sizes: collections.deque[int] = collections.deque()
-        self._texts = self._bytes = 0
+        self._texts = self._bytes = self.num_empty = 0
 
     def count(self, texts: Iterable[str]) -> Iterator[str]:
         """Yields the texts and records their sizes."""
         for text in texts:
+            self.num_empty += not text.strip()
             self._sizes.append(len(text.encode()) + 1)
             yield text
 

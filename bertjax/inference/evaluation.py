@@ -274,9 +274,9 @@ def retrieval(
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
-      `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`, `judgements`,
-      `truncated` texts, `truncated_pairs` with a reranker, and queries without judgements
-      (`unjudged`), which are left out.
+      `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`,
+      `empty_documents`, `judgements`, queries without judgements (`unjudged`), which are left out,
+      `truncated` texts, and `truncated_pairs` with a reranker.
 
     Raises:
       UserError: there is no such model, file or column, files of the folder do not match, or an
@@ -304,13 +304,7 @@ def retrieval(
         precision=precision,
         progress=progress,
     )
-    counts = {
-        "queries": len(collection.queries),
-        "documents": len(collection.documents),
-        "judgements": sum(map(len, collection.judgements.values())),
-        "truncated": num_truncated,
-        "unjudged": collection.num_unjudged,
-    }
+    counts = collection.counts() | {"truncated": num_truncated}
     if sorter:
         rankings, counts["truncated_pairs"] = reranking.rerank(
             sorter, rankings, collection, rerank_depth, progress

@@ -152,7 +152,9 @@ def test_invalid_layers_are_refused():
 def test_longer_texts_are_truncated_on_request(run, tmp_path, capsys):
     found = extracted(run, tmp_path / "f.npz", "--max_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
-    assert capsys.readouterr().err == "note: texts truncated to 10 tokens: 1\n"
+    assert capsys.readouterr().err == (
+        "note: texts truncated to 10 tokens: 1\nnote: empty lines, which count as texts: 1\n"
+    )
 
 
 def test_the_precision_of_the_run_can_be_changed(run, tokens, tmp_path):

@@ -61,7 +61,8 @@ def test_documents_are_title_and_text(tmp_path):
     }
     assert read.queries == {"q2": "dog", "q0": "a cat"}
     assert read.judgements == {"q2": {"3": 2}, "q0": {"d1": 1, "d2": 0}}
-    assert read.num_unjudged == 1
+    numbers = {"queries": 2, "documents": 4, "empty_documents": 1, "judgements": 3, "unjudged": 1}
+    assert read.counts() == numbers
     plain = folder / "corpus.jsonl"
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
@@ -104,7 +105,7 @@ def test_rankings_of_a_model(tmp_path):
     status, out, errors = run_cli(*words, "--batch_size", 1, "--json")
     assert (status, errors) == (0, "note: queries without judgements, left out: 1; judged: 2\n")
     found = json.loads(out)
-    assert list(found.values())[3:] == [2, 20, 10, 0, 1]
+    assert list(found.values())[3:] == [2, 20, 0, 10, 1, 0]
 
     bert = bertjax.load(RUN, precision="float32")
     vectors = bert.embed([document["text"] for document in documents])
@@ -160,6 +161,10 @@ def test_options_without_effect_are_refused(tmp_path, words, message):
         ({"judgements": []}, "has no rows"),
         ({"documents": [*DOCUMENTS, DOCUMENTS[0]]}, ":5: _id: got 'd1' twice"),
         ({"queries": [*QUERIES, QUERIES[2]]}, ":4: _id: got 'q2' twice"),
+        (
+            {"queries": [{"_id": "q", "text": " "}]},
+            r"queries\.jsonl:1: text: got ' ', expected one t",
+        ),
         ({"queries": [{"id": "q0", "text": "a"}]}, "has no column '_id': got id, text"),
         ({"queries": [{"_id": None, "text": "a"}]}, ":1: _id: got None, expected an id"),
         ({"documents": [{"_id": "d1", "body": "a"}]}, "has no column 'text': got _id, body"),
