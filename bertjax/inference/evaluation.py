@@ -1,6 +1,5 @@
 """Evaluate models without training: language models, embeddings, and files of predictions."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +12,13 @@ from bertjax.inference import (
     dense_retrieval,
     embeddings,
     language_model,
-    minimal_pairs,
-    multiple_choice,
     reranking,
     retrieval_search,
-    sentence_scores,
     similarity,
 )
 from bertjax.inference import perplexity as windows
-from bertjax.io import copies, storage
+from bertjax.inference.likelihood_evaluations import blimp, choices, ewok
+from bertjax.io import copies
 from bertjax.metrics.retrieval import DEPTH
 from bertjax.metrics.retrieval import score as score_rankings
 from bertjax.tasks import official
@@ -38,8 +35,8 @@ def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     True
 
     Args:
-      kind: `perplexity`, `choices`, `blimp`, `sts`, `retrieval` or `predictions`, the functions of
-        this module.
+      kind: `perplexity`, `choices`, `blimp`, `ewok`, `sts`, `retrieval` or `predictions`, the
+        functions of this module.
       *arguments: Those of the function.
       **options: Those of the function.
 
@@ -99,92 +96,6 @@ def perplexity(
         "bytes": result.num_bytes,
         "documents": result.num_documents,
     }
-
-
-def choices(
-    model: str,
-    questions: str,
-    *,
-    num_fewshot: int = 0,
-    fewshot_input: str = "",
-    seed: int = 0,
-    within_word: bool = False,
-    batch_size: int = 32,
-    precision: str = "auto",
-    output: str = "",
-    progress: Callable[[float, str], None] = lambda share, text: None,
-) -> dict[str, float]:
-    """Answers multiple-choice questions by the likelihood of the choices, without training.
-
-    Args:
-      model: A causal or masked language model: a run, or a Hugging Face folder.
-      questions: A file of JSON lines with `question`, `choices` and `answer`.
-      num_fewshot: Number of answered examples before each question.
-      fewshot_input: File of the answered examples; "" for `questions`.
-      seed: Seed of sampling the examples.
-      within_word: Whether a masked model predicts each token without the later ones of its word.
-      batch_size: Sequences per batch; a masked model has one for each token of a choice.
-      precision: As `config.model.precision`.
-      output: A file for the log probabilities of all choices, as JSON lines; "" for none.
-      progress: Called with the share of the work that is done, and a line of text.
-
-    Returns:
-      `accuracy` by log probability, `accuracy_per_byte` by log probability per byte, `questions`
-      and `num_fewshot`.
-
-    Raises:
-      UserError: there is no such model or file, or a question is malformed or too long.
-    """
-    if output:
-        storage.check_file(storage.to_path(output))
-    items = multiple_choice.read_questions(questions)
-    examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else items
-    prompts = multiple_choice.sample_shots(items, examples, num_fewshot, seed)
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = multiple_choice.score_choices(
-        scorer, items, prompts, batch_size=batch_size, progress=progress
-    )
-    _write_scores(output, scores)
-    found = multiple_choice.compute_accuracies(items, scores)
-    return found | {"questions": len(items), "num_fewshot": num_fewshot}
-
-
-def blimp(
-    model: str,
-    pairs: str,
-    *,
-    within_word: bool = False,
-    batch_size: int = 128,
-    precision: str = "auto",
-    output: str = "",
-    progress: Callable[[float, str], None] = lambda share, text: None,
-) -> dict[str, float]:
-    """Compares the likelihood of the sentences of minimal pairs, as in BLiMP, without training.
-
-    Args:
-      model: A causal or masked language model: a run, or a Hugging Face folder.
-      pairs: A file of JSON lines with `sentence_good`, `sentence_bad` and `UID`.
-      within_word: Whether a masked model predicts each token without the later ones of its word.
-      batch_size: Sequences per batch.
-      precision: As `config.model.precision`.
-      output: A file for the log probabilities of both sentences, as JSON lines; "" for none.
-      progress: Called with the share of the work that is done, and a line of text.
-
-    Returns:
-      The accuracy of each paradigm by name, `accuracy`, their mean, and `pairs`.
-
-    Raises:
-      UserError: there is no such model or file, or a pair is malformed or too long.
-    """
-    if output:
-        storage.check_file(storage.to_path(output))
-    read = minimal_pairs.read(pairs)
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = minimal_pairs.score(scorer, read, batch_size=batch_size, progress=progress)
-    _write_scores(output, scores)
-    return minimal_pairs.accuracies(read, scores) | {"pairs": len(read)}
 
 
 def sts(
@@ -331,18 +242,11 @@ def predictions(task: str, predictions: str, references: str | None = None) -> d
     return official.score(task, local, str(copies.local_copy(predictions)))
 
 
-def _write_scores(output: str, scores: Sequence[Sequence[float]]) -> None:
-    """Writes the log probabilities of each question or pair as JSON lines; "" for no file."""
-    if output:
-        rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        with copies.upload_file(output) as file:
-            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
-
-
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "perplexity": perplexity,
     "choices": choices,
     "blimp": blimp,
+    "ewok": ewok,
     "sts": sts,
     "retrieval": retrieval,
     "predictions": predictions,

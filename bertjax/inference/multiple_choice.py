@@ -31,11 +31,13 @@ class Question:
       text: The question, or the beginning of a text.
       choices: Candidate answers.
       answer: Index of the correct one.
+      where: Its file and line, for error messages.
     """
 
     text: str
     choices: tuple[str, ...]
     answer: int
+    where: str = dataclasses.field(default="question", compare=False)
 
     def with_answer(self, index: int) -> str:
         """Returns the question and an answer, separated by a space."""
@@ -65,7 +67,7 @@ def _parse_question(line: str, where: str) -> Question:
             f'{where}: expected {{"question": "...", "choices": ["...", "..."], "answer": 0}}, '
             f"got {line[:60]!r}"
         )
-    return Question(text, tuple(choices), answer)
+    return Question(text, tuple(choices), answer, where)
 
 
 def sample_shots(
@@ -121,14 +123,14 @@ def score_choices(
       UserError: a question with its prompt is longer than the model's positions.
     """
     rows, starts = [], []
-    for number, (question, prompt) in enumerate(zip(questions, prompts, strict=True), 1):
+    for question, prompt in zip(questions, prompts, strict=True):
         answered = [prompt + question.with_answer(n) for n in range(len(question.choices))]
         context, *encoded = scorer.tokenizer.encode_batch([prompt + question.text, *answered])
         for ids in encoded:
             if len(ids) > scorer.max_tokens:
                 raise UserError(
-                    f"question {number} is too long: got {len(ids):,} tokens, expected at most "
-                    f"{scorer.max_tokens:,}; lower num_fewshot"
+                    f"{question.where} is too long: got {len(ids):,} tokens, expected at most "
+                    f"{scorer.max_tokens:,}; shorten it, or lower num_fewshot"
                 )
             rows.append(ids)
             starts.append(_common_prefix(context, ids))
@@ -137,7 +139,7 @@ def score_choices(
     def report(count: int) -> None:
         nonlocal done
         done += count
-        progress(done / len(rows), f"{done:,} of {len(rows):,} answers")
+        progress(done / len(rows), f"{done:,} of {len(rows):,} texts")
 
     sums = iter(scorer.score(rows, starts, batch_size, report))
     return [[next(sums) for _ in question.choices] for question in questions]
