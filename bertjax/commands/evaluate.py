@@ -42,7 +42,8 @@ which does not favour short choices. A masked model computes the sum over the
 tokens of the choice of the log probability of each, masked, given all others;
 --within_word as for bertjax evaluate blimp. With --num_fewshot N, each question is
 preceded by N answered examples, sampled anew for each question from
---fewshot_input, or from the other questions.
+--fewshot_input, or from the other questions. With --output, the same command
+resumes after an interruption.
 """
 
 _BLIMP = """\
@@ -59,7 +60,8 @@ model computes its log likelihood, a masked one its pseudo-log-likelihood: the
 sum over all tokens of the log probability of each, masked, given the others
 (Salazar et al. 2020). --within_word masks the later tokens of the same word as
 well, so that the end of a word does not reveal its beginning (Kauf and Ivanova
-2023). Prints the accuracy of each paradigm, and their mean.
+2023). Prints the accuracy of each paradigm, and their mean. With --output, the
+same command resumes after an interruption.
 """
 
 _EWOK = """\
@@ -77,6 +79,7 @@ does a tie. A causal model computes the log probability of the tokens of the
 target, a masked one that of each of these tokens, masked, given all others;
 --within_word as for bertjax evaluate blimp. Prints the accuracy of each domain,
 that over all items, which the publication reports, and the mean over domains.
+With --output, the same command resumes after an interruption.
 """
 
 _PREDICTIONS = """\

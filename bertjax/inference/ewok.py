@@ -14,6 +14,7 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.inference import multiple_choice
 from bertjax.inference.multiple_choice import Question
+from bertjax.inference.score_log import ScoreLog
 from bertjax.inference.sentence_scores import Scorer
 from bertjax.tasks.sequence import files
 
@@ -74,6 +75,7 @@ def score(
     *,
     batch_size: int,
     progress: Callable[[float, str], None],
+    log: ScoreLog | None = None,
 ) -> Scores:
     """Scores the tokens of each target after each context and a space.
 
@@ -82,6 +84,7 @@ def score(
       items: Items.
       batch_size: Sequences per batch.
       progress: Called with the share of the work that is done, and a line of text.
+      log: Log of finished scores; see `Scorer.score`.
 
     Raises:
       UserError: a context with a target is longer than the model's positions.
@@ -92,7 +95,12 @@ def score(
         for number, context in enumerate(item.contexts)
     ]
     found = multiple_choice.score_choices(
-        scorer, questions, [""] * len(questions), batch_size=batch_size, progress=progress
+        scorer,
+        questions,
+        [""] * len(questions),
+        batch_size=batch_size,
+        progress=progress,
+        log=log,
     )
     return list(zip(found[::2], found[1::2], strict=True))
 

@@ -1,13 +1,31 @@
 """Evaluate language models by the likelihood of texts: choices, minimal pairs, world knowledge."""
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from bertjax import pretrained
 from bertjax.huggingface import run_cache
 from bertjax.inference import ewok as world_knowledge
-from bertjax.inference import minimal_pairs, multiple_choice, sentence_scores
+from bertjax.inference import minimal_pairs, multiple_choice, score_log, sentence_scores
+from bertjax.inference.score_log import ScoreLog
+from bertjax.inference.sentence_scores import Scorer
 from bertjax.io import copies, storage
+
+
+@contextlib.contextmanager
+def _open(
+    model: str, output: str, texts: Sequence[Any], *, precision: str, within_word: bool, **options
+) -> Iterator[tuple[Scorer, ScoreLog | None]]:
+    """A context manager that yields the scorer of texts and the log of an output file."""
+    if output:
+        storage.check_file(storage.to_path(output))
+    run = pretrained.load(run_cache.find_run(model))
+    scorer = sentence_scores.load(run, precision, within_word=within_word)
+    options |= {"precision": precision, "within_word": within_word}
+    with score_log.open_log(output, run, texts, **options) as log:
+        yield scorer, log
 
 
 def choices(
@@ -35,6 +53,8 @@ def choices(
       batch_size: Sequences per batch; a masked model has one for each token of a choice.
       precision: As `config.model.precision`.
       output: A file for the log probabilities of all choices, as JSON lines; "" for none.
+        With one, finished scores are kept next to it, and the same call resumes after an
+        interruption.
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
@@ -44,17 +64,16 @@ def choices(
     Raises:
       UserError: there is no such model or file, or a question is malformed or too long.
     """
-    if output:
-        storage.check_file(storage.to_path(output))
     items = multiple_choice.read_questions(questions)
     examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else items
     prompts = multiple_choice.sample_shots(items, examples, num_fewshot, seed)
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = multiple_choice.score_choices(
-        scorer, items, prompts, batch_size=batch_size, progress=progress
-    )
-    _write_scores(output, scores)
+    texts = [(prompt, each.text, each.choices) for prompt, each in zip(prompts, items, strict=True)]
+    options = {"within_word": within_word, "batch_size": batch_size, "precision": precision}
+    with _open(model, output, texts, **options) as (scorer, log):
+        scores = multiple_choice.score_choices(
+            scorer, items, prompts, batch_size=batch_size, progress=progress, log=log
+        )
+        _write_scores(output, scores)
     found = multiple_choice.compute_accuracies(items, scores)
     return found | {"questions": len(items), "num_fewshot": num_fewshot}
 
@@ -78,6 +97,8 @@ def blimp(
       batch_size: Sequences per batch.
       precision: As `config.model.precision`.
       output: A file for the log probabilities of both sentences, as JSON lines; "" for none.
+        With one, finished scores are kept next to it, and the same call resumes after an
+        interruption.
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
@@ -86,13 +107,14 @@ def blimp(
     Raises:
       UserError: there is no such model or file, or a pair is malformed or too long.
     """
-    if output:
-        storage.check_file(storage.to_path(output))
     read = minimal_pairs.read(pairs)
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = minimal_pairs.score(scorer, read, batch_size=batch_size, progress=progress)
-    _write_scores(output, scores)
+    texts = [(each.good, each.bad) for each in read]
+    options = {"within_word": within_word, "batch_size": batch_size, "precision": precision}
+    with _open(model, output, texts, **options) as (scorer, log):
+        scores = minimal_pairs.score(
+            scorer, read, batch_size=batch_size, progress=progress, log=log
+        )
+        _write_scores(output, scores)
     return minimal_pairs.accuracies(read, scores) | {"pairs": len(read)}
 
 
@@ -125,13 +147,14 @@ def ewok(
     Raises:
       UserError: there is no such model or file, or an item is malformed or too long.
     """
-    if output:
-        storage.check_file(storage.to_path(output))
     read = world_knowledge.read([str(copies.local_copy(path)) for path in items])
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = world_knowledge.score(scorer, read, batch_size=batch_size, progress=progress)
-    _write_scores(output, scores)
+    texts = [(each.contexts, each.targets) for each in read]
+    options = {"within_word": within_word, "batch_size": batch_size, "precision": precision}
+    with _open(model, output, texts, **options) as (scorer, log):
+        scores = world_knowledge.score(
+            scorer, read, batch_size=batch_size, progress=progress, log=log
+        )
+        _write_scores(output, scores)
     return world_knowledge.accuracies(read, scores) | {"items": len(read)}
 
 

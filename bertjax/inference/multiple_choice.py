@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.inference.score_log import ScoreLog
 from bertjax.inference.sentence_scores import Scorer
 from bertjax.io.lines import read_json_lines
 
@@ -106,6 +107,7 @@ def score_choices(
     *,
     batch_size: int,
     progress: Callable[[float, str], None] = lambda share, text: None,
+    log: ScoreLog | None = None,
 ) -> list[list[float]]:
     """Computes the log probability, in nats, of every answer to each question.
 
@@ -115,6 +117,7 @@ def score_choices(
       prompts: Text before each question; see `sample_shots`.
       batch_size: Sequences per batch.
       progress: Called with the share of the work that is done, and a line of text.
+      log: Log of finished scores; see `Scorer.score`.
 
     Returns:
       For each question, the log probability of each choice.
@@ -141,7 +144,7 @@ def score_choices(
         done += count
         progress(done / len(rows), f"{done:,} of {len(rows):,} texts")
 
-    sums = iter(scorer.score(rows, starts, batch_size, report))
+    sums = iter(scorer.score(rows, starts, batch_size, report, log))
     return [[next(sums) for _ in question.choices] for question in questions]
 
 

@@ -1,5 +1,6 @@
 """EWoK: files in the released layout, accuracies, and parity with a loop in PyTorch."""
 
+import contextlib
 import csv
 import json
 import types
@@ -73,15 +74,14 @@ def test_targets_are_scored_after_their_contexts(tmp_path, monkeypatch, capsys):
         max_tokens = 12
         tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [[*text] for text in texts])
 
-        def score(self, rows, starts, batch_size, report):
-            return [
-                -float(len("".join(row[start:]))) for row, start in zip(rows, starts, strict=True)
-            ]
+        def score(self, rows, starts, batch_size, report, log):
+            return [float(start - len(row)) for row, start in zip(rows, starts, strict=True)]
 
-    monkeypatch.setattr(likelihood_evaluations.run_cache, "find_run", lambda name: name)
-    monkeypatch.setattr(
-        likelihood_evaluations.sentence_scores, "load", lambda *_, within_word: Letters()
-    )
+    @contextlib.contextmanager
+    def open_letters(*_, **options):
+        yield Letters(), None
+
+    monkeypatch.setattr(likelihood_evaluations, "_open", open_letters)
     words = ["evaluate", "ewok", "--model", "run", "--json", "--input"]
     items = write_csv(tmp_path / "items.csv")
     assert cli.main([*words, items, "--output", str(tmp_path / "scores.jsonl")]) == 0
