@@ -45,6 +45,11 @@ computes them, means over the judged queries. Where queries are documents of the
 collection, as in ArguAna and Quora, --ignore_identical_ids drops the document that has
 the id of the query from its ranking, as BEIR does. --precision float32 is slower, and
 gives the results of PyTorch.
+
+--output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
+Until it is written, the embeddings are in .FILE.unfinished next to it, and the same
+command resumes after an interruption; with other options it is an error until this
+folder is removed. Token vectors of colbert are not stored.
 """
 
 
@@ -78,7 +83,13 @@ def _retrieval(arguments) -> dict[str, float]:
     if not arguments.reranker:
         check_flags(_UNUSED_BY_WORDS, vars(arguments), arguments.parser.get_default)
     found = _evaluate(
-        arguments, "split", "ignore_identical_ids", "index", "reranker", "rerank_depth"
+        arguments,
+        "split",
+        "ignore_identical_ids",
+        "index",
+        "reranker",
+        "rerank_depth",
+        "output",
     )
     if found["unjudged"]:
         print(
@@ -146,6 +157,8 @@ def add_retrieval(commands) -> None:
         metavar="N",
         help="number of documents that it sorts",
     )
+    help_text = "also write the ranking of each query, as JSON lines"
+    add("--output", metavar="FILE", default="", help=help_text)
     _add_embedding(parser, "texts")
 
 

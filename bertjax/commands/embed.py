@@ -88,8 +88,7 @@ def main(argv: list[str]) -> None:
         "max_length": encoding.reader.max_seq_length,
         "batch_size": arguments.batch_size,
         "precision": arguments.precision,
-        "model": run.source.description(),
-        "tokenizer": encoding.tokenizer.fingerprint,
+        **run.identity(),
     }
     with (
         parts_folder(out, options) as folder,

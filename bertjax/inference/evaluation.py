@@ -12,7 +12,6 @@ from bertjax.inference import (
     dense_retrieval,
     embeddings,
     language_model,
-    reranking,
     retrieval_search,
     similarity,
 )
@@ -161,6 +160,7 @@ def retrieval(
     rerank_depth: int = DEPTH,
     batch_size: int = 64,
     precision: str = "auto",
+    output: str = "",
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> dict[str, float]:
     """Searches documents, as in BEIR: by embeddings or BM25, optionally with a reranker.
@@ -182,6 +182,9 @@ def retrieval(
       rerank_depth: Number of documents that it sorts.
       batch_size: Texts per batch, or pairs of the reranker.
       precision: As `config.model.precision`.
+      output: A file for the documents of each query, as JSON lines; "" for none. With one,
+        embeddings are kept next to it until it is written, and the same call resumes after an
+        interruption.
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
@@ -196,17 +199,12 @@ def retrieval(
     if rerank_depth < 1:
         raise UserError(f"rerank_depth: got {rerank_depth}, expected an integer >= 1")
     collection = dense_retrieval.read(str(copies.local_copy(data)), split)
-    # Loaded first, so that a wrong model is found before a long search.
-    sorter = None
-    if reranker:
-        sorter = reranking.load(
-            run_cache.find_run(reranker), batch_size=batch_size, precision=precision
-        )
-    depth = max(DEPTH, rerank_depth if sorter else 0)
-    rankings, num_truncated = retrieval_search.search(
+    rankings, counts = retrieval_search.rank(
         model,
         collection,
-        depth,
+        reranker=reranker,
+        rerank_depth=rerank_depth,
+        output=output,
         ignore_identical_ids=ignore_identical_ids,
         index=index,
         pooling=pooling,
@@ -215,12 +213,7 @@ def retrieval(
         precision=precision,
         progress=progress,
     )
-    counts = collection.counts() | {"truncated": num_truncated}
-    if sorter:
-        rankings, counts["truncated_pairs"] = reranking.rerank(
-            sorter, rankings, collection, rerank_depth, progress
-        )
-    return score_rankings(rankings, collection.judgements) | counts
+    return score_rankings(rankings, collection.judgements) | collection.counts() | counts
 
 
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:

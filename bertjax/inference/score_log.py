@@ -64,8 +64,7 @@ def open_log(
         return
     settings = {
         **options,
-        "model": run.source.description(),
-        "tokenizer": run.tokenizer.fingerprint,
+        **run.identity(),
         "texts": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
     }
     with parts_folder(output, settings) as folder:

@@ -62,10 +62,10 @@ def _check_settings(folder: pathlib.Path, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if found.get(name) != value:
             raise UserError(
-                f"{folder} has finished parts with {name} {found.get(name)}: got {name} {value}; "
+                f"{folder} has finished parts with {name}={found.get(name)!r}: got {value!r}; "
                 "give the former options to resume, or remove this folder to start anew"
             )
 
 
 def _has_parts(folder: pathlib.Path) -> bool:
-    return any(each.name not in (_LOCK, _SETTINGS) for each in folder.iterdir())
+    return any(each.is_file() and each.name not in (_LOCK, _SETTINGS) for each in folder.rglob("*"))

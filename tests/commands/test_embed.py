@@ -205,7 +205,7 @@ def test_an_interrupted_command_resumes(run, tmp_path, monkeypatch, capsys, name
     monkeypatch.setattr(ArrayWriter, "save", save_once)
     with pytest.raises(KeyboardInterrupt):
         extracted(run, tmp_path / name, *options)
-    with pytest.raises(UserError, match=r"has finished parts with batch_size 64: got batch_size 2"):
+    with pytest.raises(UserError, match=r"has finished parts with batch_size=64: got 2; give"):
         extracted(run, tmp_path / name, *options, "--batch_size", "2")
     found = extracted(run, tmp_path / name, *options)
     assert saved == [2, 4, 4, 5]

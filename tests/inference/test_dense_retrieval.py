@@ -12,7 +12,7 @@ import pytest
 import bertjax
 from bertjax import cli
 from bertjax.errors import UserError
-from bertjax.inference import dense_retrieval, retrieval_search
+from bertjax.inference import dense_retrieval, embeddings, retrieval_search, stored_vectors
 from bertjax.inference.dense_retrieval import Collection
 from bertjax.metrics import retrieval as metrics
 
@@ -134,6 +134,59 @@ def test_a_query_does_not_find_the_document_with_its_id():
     )
     assert plain["q"][0] == "q"
     assert found == {"q": plain["q"][1:3], "p": plain["p"][:2]}
+
+
+def test_an_interrupted_search_resumes(tmp_path, monkeypatch):
+    """Stored vectors are not computed again, and the rankings are those without interruption."""
+    monkeypatch.setattr(embeddings, "_BATCHES_PER_CHUNK", 2)
+    words = ["the cat", "a dog " * 40, "mat", "nine elephants"]
+    documents = [{"_id": f"d{n}", "text": f"{words[n % 4]} {words[n % 3]}"} for n in range(9)]
+    folder = write(tmp_path / "beir", documents, QUERIES, [("q0", "d1", 1), ("q2", "d4", 1)])
+    shares = []
+
+    def search(output, stop=2.0, **options):
+        def progress(share, text):
+            shares.append(share)
+            if share > stop:
+                raise KeyboardInterrupt
+
+        options = {"precision": "float32", "batch_size": 1, "progress": progress} | options
+        return bertjax.evaluate("retrieval", str(RUN), str(folder), output=output, **options)
+
+    outputs = [str(tmp_path / name) for name in ("whole.jsonl", "found.jsonl")]
+    expected = search(outputs[0])
+    assert expected["truncated"] > 0
+    with pytest.raises(KeyboardInterrupt):
+        search(outputs[1], stop=0.6)
+    with pytest.raises(UserError, match="has finished parts with pooling='': got 'cls'; give"):
+        search(outputs[1], pooling="cls")
+    shares.clear()
+    assert search(outputs[1]) == expected
+    # Of 2 queries and 9 documents, 2 and 4 were stored.
+    assert shares == pytest.approx([8 / 11, 10 / 11, 1])
+    whole, found = (pathlib.Path(name).read_text() for name in outputs)
+    assert found == whole
+    rows = [json.loads(line) for line in found.splitlines()]
+    assert [row["query"] for row in rows] == ["q0", "q2"]
+    assert {frozenset(row["documents"]) for row in rows} == {frozenset(f"d{n}" for n in range(9))}
+    assert {path.name for path in tmp_path.iterdir()} == {"beir", "whole.jsonl", "found.jsonl"}
+
+
+def test_vectors_of_other_texts_are_refused(tmp_path):
+    def stored(*texts, **options):
+        embedder = Fixed()
+        embedder.num_truncated = 0
+        store = stored_vectors.StoredEmbedder(embedder, tmp_path)
+        return np.concatenate(list(store.embed(texts, total=9, **options))), embedder.calls
+
+    vectors, _ = stored("0.5", "1", "2", "3")
+    again, calls = stored("0.5", "1", "2", "3", "0.1")
+    np.testing.assert_array_equal(again[:4], vectors)
+    assert calls == [(1, 9, 4)]
+    with pytest.raises(UserError, match="--data: the first 5 texts differ from those whose"):
+        stored("0.5", "1.5", "2", "3", "0.1")
+    with pytest.raises(UserError, match=r"has vectors with {}: got {'prompt': 'a'}; give"):
+        stored("0.5", prompt="a")
 
 
 @pytest.mark.parametrize(

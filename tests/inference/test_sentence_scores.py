@@ -137,7 +137,7 @@ def test_an_interrupted_evaluation_resumes(tmp_path, monkeypatch):
     unfinished = tmp_path / ".scores.jsonl.unfinished"
     with (unfinished / "scores.jsonl").open("a") as file:
         file.write("[[7, 8], [-1.2")  # the process was killed while it wrote a line
-    with pytest.raises(UserError, match="has finished parts with batch_size 8: got batch_size 4"):
+    with pytest.raises(UserError, match="has finished parts with batch_size=8: got 4; give"):
         blimp("scores.jsonl", batch_size=4)
     shares.clear()
     assert blimp("scores.jsonl") == expected
