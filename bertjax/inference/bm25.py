@@ -12,18 +12,24 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.errors import UserError
-from bertjax.inference.dense_retrieval import Collection
+from bertjax.inference.dense_retrieval import MANY_DOCUMENTS, Collection
+from bertjax.inference.embeddings import Progress
 from bertjax.metrics.retrieval import DEPTH
 
 K1, B = 1.2, 0.75
 
 
-def search(collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
+def search(
+    collection: Collection,
+    depth: int = DEPTH,
+    progress: Progress = lambda share, text: None,
+) -> dict[str, list[str]]:
     """Returns the ids of the best documents of each query that have a word of it, best first.
 
     Args:
       collection: Documents and queries.
       depth: Maximum length of a ranking.
+      progress: Called before indexing many documents, and after every query.
 
     Raises:
       UserError: the package bm25s is not installed, or no document has a word.
@@ -40,6 +46,9 @@ def search(collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
 
     # A stable sort ranks equal scores in this order, as trec_eval does.
     ids = sorted(collection.documents, reverse=True)
+    if len(ids) >= MANY_DOCUMENTS:
+        progress(0.0, f"0 of {len(collection.queries):,} queries")
+        progress(None, f"indexing {len(ids):,} documents by their words")
     corpus = words_of([collection.documents[key] for key in ids])
     if not any(corpus):
         raise UserError(
@@ -49,10 +58,11 @@ def search(collection: Collection, depth: int = DEPTH) -> dict[str, list[str]]:
     index = bm25s.BM25(method="lucene", k1=K1, b=B)
     index.index(corpus, show_progress=False)
     queries = words_of(list(collection.queries.values()))
-    return {
-        key: [ids[number] for number in _best(_scores(index, words), depth)]
-        for key, words in zip(collection.queries, queries, strict=True)
-    }
+    found: dict[str, list[str]] = {}
+    for key, words in zip(collection.queries, queries, strict=True):
+        found[key] = [ids[number] for number in _best(_scores(index, words), depth)]
+        progress(len(found) / len(queries), f"{len(found):,} of {len(queries):,} queries")
+    return found
 
 
 def _scores(index, words: list[str]) -> Float[np.ndarray, " n"]:

@@ -27,6 +27,9 @@ from bertjax.tasks.sequence import files
 _LAYOUT = "corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv"
 _MAX_LISTED = 12
 
+MANY_DOCUMENTS = 100_000
+"""From this number on, the steps of a search that have no progress are announced."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Collection:

@@ -108,7 +108,7 @@ def sts(
     max_length: int = 0,
     batch_size: int = 64,
     precision: str = "auto",
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    progress: embeddings.Progress = lambda share, text: None,
 ) -> dict[str, float]:
     """Compares the cosines of sentence embeddings with human scores, as in STS, without training.
 
@@ -161,7 +161,7 @@ def retrieval(
     batch_size: int = 64,
     precision: str = "auto",
     output: str = "",
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    progress: embeddings.Progress = lambda share, text: None,
 ) -> dict[str, float]:
     """Searches documents, as in BEIR: by embeddings or BM25, optionally with a reranker.
 
@@ -185,7 +185,7 @@ def retrieval(
       output: A file for the documents of each query, as JSON lines; "" for none. With one,
         embeddings are kept next to it until it is written, and the same call resumes after an
         interruption.
-      progress: Called with the share of the work that is done, and a line of text.
+      progress: Called with the share of the work that is done, None if unknown, and a line of text.
 
     Returns:
       `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`,

@@ -6,7 +6,6 @@ rank     search, then sorting of the first documents by a cross-encoder
 
 import json
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 from bertjax.errors import UserError
@@ -85,7 +84,7 @@ def search(
     max_length: int,
     batch_size: int,
     precision: str,
-    progress: Callable[[float, str], None],
+    progress: embeddings.Progress,
     parts: pathlib.Path | None = None,
 ) -> tuple[dict[str, list[str]], int]:
     """Returns the ids of the best documents of each query, and the number of truncated texts.
@@ -101,7 +100,7 @@ def search(
       max_length: Longer sequences are truncated; 0 for the length of the model.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
-      progress: Called with the share of the work that is done, and a line of text.
+      progress: Called with the share of the work that is done, None if unknown, and a line of text.
       parts: Folder in which embeddings are stored, to resume; None for none.
 
     Raises:
@@ -112,7 +111,7 @@ def search(
         _refuse(
             "model bm25, as it reads words", index=index, pooling=pooling, max_length=max_length
         )
-        found, num_truncated = bm25.search(collection, max_depth), 0
+        found, num_truncated = bm25.search(collection, max_depth, progress), 0
     elif late_interaction.is_trained_for(run := run_cache.find_run(model)):
         _refuse("a colbert run, as it has a vector for each token", index=index, pooling=pooling)
         searcher = late_interaction.load(
@@ -131,7 +130,7 @@ def search(
         if parts is not None:
             embedder = stored_vectors.StoredEmbedder(embedder, parts)
         if index:
-            found = faiss_index.search(embedder, collection, index, max_depth)
+            found = faiss_index.search(embedder, collection, index, max_depth, progress)
         else:
             found = dense_retrieval.search(embedder, collection, max_depth)
         num_truncated = embedder.num_truncated

@@ -40,6 +40,18 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_indexing_of_many_documents_is_announced(monkeypatch):
+    pytest.importorskip("bm25s", reason="the extra `bm25`")
+    shown = []
+    for limit in (6, 5):
+        monkeypatch.setattr(bm25, "MANY_DOCUMENTS", limit)
+        collection = Collection(DOCUMENTS, {"q": "fox"}, {}, 0)
+        bm25.search(collection, progress=lambda *update: shown.append(update))
+    steps = [(0.0, "0 of 1 queries"), (None, "indexing 5 documents by their words")]
+    assert shown == [(1.0, "1 of 1 queries"), *steps, (1.0, "1 of 1 queries")]
+
+
+@pytest.mark.slow
 def test_documents_with_a_word_are_ranked_by_the_formula_and_ties_by_descending_id():
     pytest.importorskip("bm25s", reason="the extra `bm25`")
     queries = {"q": "red fox", "p": "hen fox fox", "t": "cow pig", "u": "dog", "x": "a !"}
