@@ -49,6 +49,10 @@ class Pretrained:
         """
         return load_tokenizer(tokenizer_folder(self.source))
 
+    def identity(self) -> dict[str, Any]:
+        """Identifies the parameters and the tokenizer, independently of the path of the run."""
+        return {"model": self.source.description(), "tokenizer": self.tokenizer.fingerprint}
+
     def encoder(self, precision: str = "", **fields: Any) -> Encoder:
         """Builds the encoder module.
 

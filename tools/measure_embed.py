@@ -85,8 +85,8 @@ def extract(encoding: object, source: str) -> int:
     count = 0
     lines = (text for _, text in read_text_lines(source))
     with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder) / "features.npz"
-        with feature_files.open_writer(out, encoding.layers, encoding.tokenizer) as file:
+        out, parts = pathlib.Path(folder) / "features.npz", pathlib.Path(folder)
+        with feature_files.open_writer(out, encoding.layers, parts, encoding.tokenizer) as file:
             for chunk, features in inference_features.extract(encoding, lines, source):
                 file.add(chunk, features, tokens=encoding.pooling == "none")
                 count += len(features)

@@ -41,8 +41,15 @@ embeddings (--index DESCRIPTION searches an index of FAISS instead: pip install
 a folder of this name is ./bm25). With --reranker, a model of bertjax finetune
 --config cross_encoder reads the query with each of the first --rerank_depth
 documents, and sorts them. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval
-computes them, means over the judged queries. --precision float32 is slower, and
+computes them, means over the judged queries. Where queries are documents of the
+collection, as in ArguAna and Quora, --ignore_identical_ids drops the document that has
+the id of the query from its ranking, as BEIR does. --precision float32 is slower, and
 gives the results of PyTorch.
+
+--output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
+Until it is written, the embeddings are in .FILE.unfinished next to it, and the same
+command resumes after an interruption; with other options it is an error until this
+folder is removed. Token vectors of colbert are not stored.
 """
 
 
@@ -75,7 +82,15 @@ def _retrieval(arguments) -> dict[str, float]:
     check_flags(_UNUSED_OPTIONS, vars(arguments), arguments.parser.get_default)
     if not arguments.reranker:
         check_flags(_UNUSED_BY_WORDS, vars(arguments), arguments.parser.get_default)
-    found = _evaluate(arguments, "split", "index", "reranker", "rerank_depth")
+    found = _evaluate(
+        arguments,
+        "split",
+        "ignore_identical_ids",
+        "index",
+        "reranker",
+        "rerank_depth",
+        "output",
+    )
     if found["unjudged"]:
         print(
             f"note: queries without judgements, left out: {found['unjudged']:,}; judged: "
@@ -129,6 +144,8 @@ def add_retrieval(commands) -> None:
     _flags.add_model(parser, f"{_flags.MODEL}; or bm25")
     add("--data", required=True, metavar="DIR", help="folder in BEIR's layout")
     add("--split", default="test", metavar="NAME", help="name of the judgements in qrels/")
+    help_text = "drop the document with the id of the query, as BEIR does"
+    add("--ignore_identical_ids", action="store_true", help=help_text)
     help_text = "index of faiss that is searched, such as HNSW32 (default: exact search)"
     add("--index", default="", metavar="DESCRIPTION", help=help_text)
     help_text = "cross-encoder that reranks the top documents (default: none)"
@@ -140,6 +157,8 @@ def add_retrieval(commands) -> None:
         metavar="N",
         help="number of documents that it sorts",
     )
+    help_text = "also write the ranking of each query, as JSON lines"
+    add("--output", metavar="FILE", default="", help=help_text)
     _add_embedding(parser, "texts")
 
 

@@ -1,12 +1,10 @@
 """Embed texts with a trained encoder: a vector for each text, or for each token and layer."""
 
 import argparse
-import collections
 import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
 
 from bertjax.commands import _flags
 
@@ -35,7 +33,10 @@ An .npz or .safetensors has features [rows, layers, width] and layers; for
 tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
 begins[i + 1]. An .npy is one array [texts, width], of one layer. A .parquet has
 the columns text (the number of the line, from 0) and layer_N; for tokens also
-token, piece, begin, end. The input is streamed: memory use is constant.
+token, piece, begin, end. An empty line is a text too, without tokens; empty
+lines are counted. The input is streamed: memory use is constant. Until the output
+is complete, its parts are in .NAME.unfinished: the same command resumes after an
+interruption; other options are an error until this folder is removed.
 
 The default precision of most runs, auto, computes matmuls in bfloat16 where
 the hardware supports it; --precision float32 is slower and matches
@@ -52,14 +53,15 @@ def main(argv: list[str]) -> None:
     from bertjax.huggingface import run_cache, sentence_transformers
     from bertjax.inference import feature_files
     from bertjax.inference import features as inference_features
+    from bertjax.inference.growing_arrays import ResumableTexts
     from bertjax.io import copies, storage
     from bertjax.io.lines import read_text_lines
+    from bertjax.io.unfinished import parts_folder
     from bertjax.runtime.progress import progress_display
 
     source, out = arguments.input, storage.to_path(arguments.output)
     feature_files.check_output(out)
-    reading = _InputProgress(source)
-    lines = reading.count(text for _, text in read_text_lines(source, tables=()))
+    lines = ResumableTexts((text for _, text in read_text_lines(source, tables=())), source)
     run = pretrained.load(run_cache.find_run(arguments.model))
     settings = sentence_transformers.choose(
         run.config,
@@ -68,7 +70,7 @@ def main(argv: list[str]) -> None:
         max_length=arguments.max_length,
         default="none",
     )
-    tokens, count, truncated, shape = settings.pooling == "none", 0, 0, ()
+    tokens = settings.pooling == "none"
     encoding = inference_features.load(
         run,
         layers=arguments.layers,
@@ -79,49 +81,52 @@ def main(argv: list[str]) -> None:
         precision=arguments.precision,
     )
     feature_files.check_contents(out, encoding.layers, tokens=tokens)
+    options = {
+        "layers": encoding.layers,
+        "pooling": settings.pooling,
+        "normalize": settings.normalize,
+        "max_length": encoding.reader.max_seq_length,
+        "batch_size": arguments.batch_size,
+        "precision": arguments.precision,
+        **run.identity(),
+    }
     with (
+        parts_folder(out, options) as folder,
         copies.upload_file(out) as path,
-        feature_files.open_writer(path, encoding.layers, encoding.tokenizer) as file,
+        feature_files.open_writer(path, encoding.layers, folder, encoding.tokenizer) as file,
         progress_display() as display,
     ):
+        num_truncated, size = 0, _text_size(source)
+        if file.progress is not None:
+            lines.resume(file.progress, folder)
+            num_truncated = file.progress["truncated"]
+            print(f"note: resuming after {lines.num_done:,} texts", file=sys.stderr)
         for chunk, features in inference_features.extract(
-            encoding, lines, source, batch_size=arguments.batch_size
+            encoding, lines, source, batch_size=arguments.batch_size, first=lines.num_done
         ):
             file.add(chunk, features, tokens=tokens)
-            count, shape = count + len(features), features.shape[1:]
-            truncated += chunk.num_truncated
-            display.update(*reading.done(len(chunk.counts)))
-        if not count:
+            lines.done(len(chunk.counts))
+            num_truncated += chunk.num_truncated
+            file.save(lines.progress() | {"truncated": num_truncated})
+            share = min(1.0, lines.num_bytes / size) if size else None
+            display.update(share, f"{lines.num_done:,} texts")
+        if not (file.headers and file.headers["features"][0][0]):
+            file.discard()
             raise UserError(f"{source} has no text: expected one per line")
-    if truncated:
+    if num_truncated:
         max_tokens = encoding.reader.max_text_tokens
-        print(f"note: texts truncated to {max_tokens} tokens: {truncated:,}", file=sys.stderr)
+        print(f"note: texts truncated to {max_tokens} tokens: {num_truncated:,}", file=sys.stderr)
+    if lines.num_empty:
+        print(f"note: empty lines, which count as texts: {lines.num_empty:,}", file=sys.stderr)
+    count, _, width = file.headers["features"][0]
     rows = "tokens" if tokens else "texts"
-    print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {shape[-1]:,}")
+    print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {width:,}")
 
 
-class _InputProgress:
-    """Progress of an input file in bytes, from the texts whose features are done."""
-
-    def __init__(self, source: str):
-        # The size of a compressed file does not determine that of its text.
-        is_plain = os.path.isfile(source) and not source.endswith((".gz", ".bz2", ".xz", ".zst"))
-        self._size = os.path.getsize(source) if is_plain else 0
-        self._sizes: collections.deque[int] = collections.deque()
-        self._texts = self._bytes = 0
-
-    def count(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yields the texts and records their sizes."""
-        for text in texts:
-            self._sizes.append(len(text.encode()) + 1)
-            yield text
-
-    def done(self, count: int) -> tuple[float | None, str]:
-        """Marks `count` more texts as done; returns the fraction of the file and a message."""
-        self._texts += count
-        self._bytes += sum(self._sizes.popleft() for _ in range(count))
-        share = min(1.0, self._bytes / self._size) if self._size else None
-        return share, f"{self._texts:,} texts"
+def _text_size(source: str) -> int:
+    """The bytes of text in a file; 0 for a compressed one, whose size does not determine them."""
+    is_plain = os.path.isfile(source) and not source.endswith((".gz", ".bz2", ".xz", ".zst"))
+    return os.path.getsize(source) if is_plain else 0
 
 
 def _join_layers(argv: list[str]) -> list[str]:

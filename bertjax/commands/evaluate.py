@@ -9,7 +9,7 @@ from bertjax.constraints import NonNegativeInt, constraint_action
 from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Evaluate"
-COMMANDS = ("perplexity", "choices", "blimp", "sts", "retrieval", "predictions")
+COMMANDS = ("perplexity", "choices", "blimp", "ewok", "sts", "retrieval", "predictions")
 
 _PERPLEXITY = """\
 examples:
@@ -42,7 +42,8 @@ which does not favour short choices. A masked model computes the sum over the
 tokens of the choice of the log probability of each, masked, given all others;
 --within_word as for bertjax evaluate blimp. With --num_fewshot N, each question is
 preceded by N answered examples, sampled anew for each question from
---fewshot_input, or from the other questions.
+--fewshot_input, or from the other questions. With --output, the same command
+resumes after an interruption.
 """
 
 _BLIMP = """\
@@ -59,7 +60,26 @@ model computes its log likelihood, a masked one its pseudo-log-likelihood: the
 sum over all tokens of the log probability of each, masked, given the others
 (Salazar et al. 2020). --within_word masks the later tokens of the same word as
 well, so that the end of a word does not reveal its beginning (Kauf and Ivanova
-2023). Prints the accuracy of each paradigm, and their mean.
+2023). Prints the accuracy of each paradigm, and their mean. With --output, the
+same command resumes after an interruption.
+"""
+
+_EWOK = """\
+examples:
+  bertjax evaluate ewok --model runs/gpt2 --input ewok-core-1.0/*.csv
+  bertjax evaluate ewok --model runs/bert --input ewok.jsonl --within_word --json
+
+--input are tables (.csv, .tsv, .jsonl, .parquet, .arrow), as released with EWoK
+(Ivanova et al. 2024), with a header or fields Domain, Context1, Context2,
+Target1, Target2. Target1 fits Context1, and Target2 fits Context2.
+
+The model is correct about a target if it is more likely after its own context
+than after the other one: the two comparisons of an item count half each, and so
+does a tie. A causal model computes the log probability of the tokens of the
+target, a masked one that of each of these tokens, masked, given all others;
+--within_word as for bertjax evaluate blimp. Prints the accuracy of each domain,
+that over all items, which the publication reports, and the mean over domains.
+With --output, the same command resumes after an interruption.
 """
 
 _PREDICTIONS = """\
@@ -160,15 +180,16 @@ def _choices(arguments) -> dict[str, float]:
         )
 
 
-def _blimp(arguments) -> dict[str, float]:
+def _compare(arguments) -> dict[str, float]:
+    """Compares likelihoods: `blimp` or `ewok`."""
     from bertjax.inference import evaluation
     from bertjax.runtime.progress import progress_display
 
     names = ("within_word", "batch_size", "precision", "output")
     options = {name: getattr(arguments, name) for name in names}
     with progress_display() as display:
-        return evaluation.blimp(
-            arguments.model, arguments.input, progress=display.update, **options
+        return evaluation.evaluate(
+            arguments.command, arguments.model, arguments.input, progress=display.update, **options
         )
 
 
@@ -197,6 +218,7 @@ def parser() -> _flags.Parser:
     _add_perplexity(commands)
     _add_choices(commands)
     _add_blimp(commands)
+    _add_ewok(commands)
     _embedding_evaluations.add_sts(commands)
     _embedding_evaluations.add_retrieval(commands)
     _add_predictions(commands)
@@ -277,15 +299,31 @@ def _add_blimp(commands) -> None:
         "blimp",
         "Compare the likelihood of the sentences of minimal pairs, without training.",
         _BLIMP,
-        _blimp,
+        _compare,
     )
-    add = parser.add_argument
     _flags.add_model(parser)
-    add("--input", required=True, metavar="FILE", help="pairs as JSON lines")
-    _add_within_word(add)
+    parser.add_argument("--input", required=True, metavar="FILE", help="pairs as JSON lines")
+    _add_comparison(parser, "both sentences")
+
+
+def _add_ewok(commands) -> None:
+    parser = _flags.add_command(
+        commands,
+        "ewok",
+        "Compare the likelihood of sentences after two contexts, without training.",
+        _EWOK,
+        _compare,
+    )
+    _flags.add_model(parser)
+    parser.add_argument("--input", required=True, nargs="+", metavar="FILE", help="tables of items")
+    _add_comparison(parser, "both targets after each context")
+
+
+def _add_comparison(parser, scored: str) -> None:
+    _add_within_word(parser.add_argument)
     _flags.add_batch_size(parser, 128, "sequences")
     _flags.add_precision(parser, "auto")
-    _add_output(add, "both sentences")
+    _add_output(parser.add_argument, scored)
     _flags.add_json(parser)
 
 

@@ -1,50 +1,44 @@
 """Write the features of any number of texts as `.npz`, `.npy` or `.safetensors`, atomically.
 
-Arrays grow in temporary files, one each, and are assembled when the number of rows is known: memory
-use does not depend on it.
+Arrays grow in files of a temporary folder, and are assembled when the number of rows is known:
+memory use does not depend on it. A writer that was interrupted is continued.
 """
 
 import json
 import pathlib
 import shutil
-import uuid
 import zipfile
 from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Float32
 
+from bertjax.inference.growing_arrays import GrowingArrays
+
 _SAFETENSORS_DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}
 _ALIGNMENT = 8
 """Alignment of the data of a safetensors file, in bytes: readers map it into memory."""
 
 
-class ArrayWriter:
-    """Collects arrays whose rows are appended; a subclass assembles them to a file.
+class ArrayWriter(GrowingArrays):
+    """Collects the features of chunks of texts; a subclass assembles them to a file.
 
     Args:
       path: The file to create.
       layers: Numbers of the layers of the features.
+      folder: Folder of the arrays; see `GrowingArrays`.
     """
 
-    def __init__(self, path: pathlib.Path, layers: list[int]):
+    def __init__(self, path: pathlib.Path, layers: list[int], folder: pathlib.Path):
+        super().__init__(folder)
         self._path, self._layers = path, np.array(layers)
-        self._folder = path.with_name(f".{path.name}.unfinished-{uuid.uuid4().hex}")
-        self._files: dict[str, Any] = {}
-        self._headers: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
-
-    def __enter__(self) -> "ArrayWriter":
-        self._folder.mkdir()
-        return self
 
     def __exit__(self, kind: type | None, *error: object) -> None:
         try:
-            if kind is None and self._files:
+            if kind is None and self.headers:
                 self._finish()
         finally:
-            for file in self._files.values():
-                file.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            super().__exit__(kind, *error)
 
     def add(self, chunk: Any, features: Float32[np.ndarray, "rows K D"], *, tokens: bool) -> None:
         """Appends the features of a chunk.
@@ -54,36 +48,25 @@ class ArrayWriter:
           features: A row for each token or for each text.
           tokens: Whether rows are tokens.
         """
-        self._append("features", features)
+        self.append("features", features)
         if tokens:
-            self._append("ids", chunk.ids)
-            self._append("spans", chunk.spans)
-            self._append("begins", chunk.starts + self._count("ids") - len(chunk.ids))
-
-    def _append(self, name: str, rows: np.ndarray) -> None:
-        if name not in self._files:
-            self._files[name] = (self._folder / name).open("wb")
-            self._headers[name] = (0, *rows.shape[1:]), rows.dtype
-        (count, *shape), dtype = self._headers[name]
-        self._headers[name] = (count + len(rows), *shape), dtype
-        self._files[name].write(np.ascontiguousarray(rows).data)
-
-    def _count(self, name: str) -> int:
-        return self._headers[name][0][0]
+            self.append("ids", chunk.ids)
+            self.append("spans", chunk.spans)
+            self.append("begins", chunk.starts + self.headers["ids"][0][0] - len(chunk.ids))
 
     def _finish(self) -> None:
-        if "begins" in self._headers:
-            dtype = self._headers["begins"][1]
-            self._append("begins", np.array([self._count("ids")], dtype))
-        self._append("layers", self._layers)
-        for file in self._files.values():
-            file.flush()
-        whole = self._folder / "whole"
+        if "begins" in self.headers:
+            dtype = self.headers["begins"][1]
+            self.append("begins", np.array([self.headers["ids"][0][0]], dtype))
+        self.append("layers", self._layers)
+        self.flush()
+        whole = self.folder / "whole"
         self._assemble(whole)
-        whole.replace(self._path)
+        # A rename, unless the path is one of the temporary folder and the arrays are in the cache.
+        shutil.move(whole, self._path)
 
     def _copy(self, name: str, target: Any) -> None:
-        with (self._folder / name).open("rb") as rows:
+        with (self.folder / name).open("rb") as rows:
             shutil.copyfileobj(rows, target)
 
     def _assemble(self, whole: pathlib.Path) -> None:
@@ -101,7 +84,7 @@ class NpzWriter(ArrayWriter):
 
     def _assemble(self, whole: pathlib.Path) -> None:
         with zipfile.ZipFile(whole, "w", allowZip64=True) as archive:
-            for name, (shape, dtype) in self._headers.items():
+            for name, (shape, dtype) in self.headers.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                     _write_npy_header(entry, shape, dtype)
                     self._copy(name, entry)
@@ -111,7 +94,7 @@ class NpyWriter(ArrayWriter):
     """Writes an `.npy`: the features of one layer, [rows D], which numpy can map into memory."""
 
     def _assemble(self, whole: pathlib.Path) -> None:
-        (count, _, width), dtype = self._headers["features"]
+        (count, _, width), dtype = self.headers["features"]
         with whole.open("wb") as file:
             _write_npy_header(file, (count, width), dtype)
             self._copy("features", file)
@@ -122,7 +105,7 @@ class SafetensorsWriter(ArrayWriter):
 
     def _assemble(self, whole: pathlib.Path) -> None:
         # The widest types first, so that every array is aligned.
-        names = sorted(self._headers, key=lambda name: -self._headers[name][1].itemsize)
+        names = sorted(self.headers, key=lambda name: -self.headers[name][1].itemsize)
         with whole.open("wb") as file:
             self._write_header(file, names)
             for name in names:
@@ -132,7 +115,7 @@ class SafetensorsWriter(ArrayWriter):
         """Writes the length of the JSON header, and the header with the place of each array."""
         entries, end = {}, 0
         for name in names:
-            shape, dtype = self._headers[name]
+            shape, dtype = self.headers[name]
             begin, end = end, end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             kind = _SAFETENSORS_DTYPES[dtype.name]
             entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}

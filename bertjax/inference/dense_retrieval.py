@@ -27,6 +27,9 @@ from bertjax.tasks.sequence import files
 _LAYOUT = "corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv"
 _MAX_LISTED = 12
 
+MANY_DOCUMENTS = 100_000
+"""From this number on, the steps of a search that have no progress are announced."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Collection:
@@ -44,6 +47,16 @@ class Collection:
     judgements: Mapping[str, Mapping[str, int]]
     num_unjudged: int
 
+    def counts(self) -> dict[str, int]:
+        """The numbers of its parts; an empty document has neither title nor text."""
+        return {
+            "queries": len(self.queries),
+            "documents": len(self.documents),
+            "empty_documents": sum(not text for text in self.documents.values()),
+            "judgements": sum(map(len, self.judgements.values())),
+            "unjudged": self.num_unjudged,
+        }
+
 
 def read(data: str, split: str = "test") -> Collection:
     """Reads `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`; each may be compressed.
@@ -53,15 +66,16 @@ def read(data: str, split: str = "test") -> Collection:
       split: Name of the judgements.
 
     Raises:
-      UserError: a file or column is missing, an id occurs twice, a judgement names an unknown query
-        or document, or a gain is not an integer.
+      UserError: a file or column is missing, an id occurs twice, a query has no text, a judgement
+        names an unknown query or document, or a gain is not an integer.
     """
     folder = pathlib.Path(data)
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: --data expects one with {_LAYOUT}, as in BEIR")
     locations = [_find(folder / name) for name in ("corpus.jsonl", "queries.jsonl")]
     judged = _find(folder / "qrels" / f"{split}.tsv")
-    documents, queries = _read_texts(locations[0], ("title", "text")), _read_texts(locations[1])
+    documents = _read_texts(locations[0], ("title", "text"), allow_empty=True)
+    queries = _read_texts(locations[1], ("text",), allow_empty=False)
     judgements = _read_judgements(judged, queries, documents)
     return Collection(
         documents,
@@ -92,8 +106,8 @@ def _column(table: Table, name: str) -> list[Any]:
     return table.columns[name]
 
 
-def _read_texts(path: str, fields: tuple[str, ...] = ("text",)) -> dict[str, str]:
-    """Reads the texts of documents or queries by id; only the last field is required."""
+def _read_texts(path: str, fields: tuple[str, ...], *, allow_empty: bool) -> dict[str, str]:
+    """Reads the texts of documents or queries by id; only the column of the last is required."""
     table = files.read_tables([path])
     ids, last = _column(table, "_id"), _column(table, fields[-1])
     empty = [""] * len(ids)
@@ -108,6 +122,11 @@ def _read_texts(path: str, fields: tuple[str, ...] = ("text",)) -> dict[str, str
         if not all(isinstance(part, str | None) for part in parts):
             raise UserError(f"{location}: got {parts}, expected strings for {', '.join(fields)}")
         texts[key] = " ".join(part or "" for part in parts).strip()
+        if not (texts[key] or allow_empty):
+            raise UserError(
+                f"{location}: text: got {parts[-1]!r}, expected one that is not empty; add it, or "
+                "remove the row"
+            )
     return texts
 
 

@@ -18,8 +18,8 @@ from bertjax.inference.features import FeatureExtractor
 _BATCHES_PER_CHUNK = 64
 """Number of batches among which texts are sorted by length, and after which progress is shown."""
 
-Progress = Callable[[float, str], None]
-"""Called with the share of the work that is done, and a line of text."""
+Progress = Callable[[float | None, str], None]
+"""Called with the share of the work that is done, None if unknown, and a line of text."""
 
 
 @dataclasses.dataclass

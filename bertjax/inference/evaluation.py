@@ -1,6 +1,5 @@
 """Evaluate models without training: language models, embeddings, and files of predictions."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,15 +12,12 @@ from bertjax.inference import (
     dense_retrieval,
     embeddings,
     language_model,
-    minimal_pairs,
-    multiple_choice,
-    reranking,
     retrieval_search,
-    sentence_scores,
     similarity,
 )
 from bertjax.inference import perplexity as windows
-from bertjax.io import copies, storage
+from bertjax.inference.likelihood_evaluations import blimp, choices, ewok
+from bertjax.io import copies
 from bertjax.metrics.retrieval import DEPTH
 from bertjax.metrics.retrieval import score as score_rankings
 from bertjax.tasks import official
@@ -38,8 +34,8 @@ def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     True
 
     Args:
-      kind: `perplexity`, `choices`, `blimp`, `sts`, `retrieval` or `predictions`, the functions of
-        this module.
+      kind: `perplexity`, `choices`, `blimp`, `ewok`, `sts`, `retrieval` or `predictions`, the
+        functions of this module.
       *arguments: Those of the function.
       **options: Those of the function.
 
@@ -101,92 +97,6 @@ def perplexity(
     }
 
 
-def choices(
-    model: str,
-    questions: str,
-    *,
-    num_fewshot: int = 0,
-    fewshot_input: str = "",
-    seed: int = 0,
-    within_word: bool = False,
-    batch_size: int = 32,
-    precision: str = "auto",
-    output: str = "",
-    progress: Callable[[float, str], None] = lambda share, text: None,
-) -> dict[str, float]:
-    """Answers multiple-choice questions by the likelihood of the choices, without training.
-
-    Args:
-      model: A causal or masked language model: a run, or a Hugging Face folder.
-      questions: A file of JSON lines with `question`, `choices` and `answer`.
-      num_fewshot: Number of answered examples before each question.
-      fewshot_input: File of the answered examples; "" for `questions`.
-      seed: Seed of sampling the examples.
-      within_word: Whether a masked model predicts each token without the later ones of its word.
-      batch_size: Sequences per batch; a masked model has one for each token of a choice.
-      precision: As `config.model.precision`.
-      output: A file for the log probabilities of all choices, as JSON lines; "" for none.
-      progress: Called with the share of the work that is done, and a line of text.
-
-    Returns:
-      `accuracy` by log probability, `accuracy_per_byte` by log probability per byte, `questions`
-      and `num_fewshot`.
-
-    Raises:
-      UserError: there is no such model or file, or a question is malformed or too long.
-    """
-    if output:
-        storage.check_file(storage.to_path(output))
-    items = multiple_choice.read_questions(questions)
-    examples = multiple_choice.read_questions(fewshot_input) if fewshot_input else items
-    prompts = multiple_choice.sample_shots(items, examples, num_fewshot, seed)
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = multiple_choice.score_choices(
-        scorer, items, prompts, batch_size=batch_size, progress=progress
-    )
-    _write_scores(output, scores)
-    found = multiple_choice.compute_accuracies(items, scores)
-    return found | {"questions": len(items), "num_fewshot": num_fewshot}
-
-
-def blimp(
-    model: str,
-    pairs: str,
-    *,
-    within_word: bool = False,
-    batch_size: int = 128,
-    precision: str = "auto",
-    output: str = "",
-    progress: Callable[[float, str], None] = lambda share, text: None,
-) -> dict[str, float]:
-    """Compares the likelihood of the sentences of minimal pairs, as in BLiMP, without training.
-
-    Args:
-      model: A causal or masked language model: a run, or a Hugging Face folder.
-      pairs: A file of JSON lines with `sentence_good`, `sentence_bad` and `UID`.
-      within_word: Whether a masked model predicts each token without the later ones of its word.
-      batch_size: Sequences per batch.
-      precision: As `config.model.precision`.
-      output: A file for the log probabilities of both sentences, as JSON lines; "" for none.
-      progress: Called with the share of the work that is done, and a line of text.
-
-    Returns:
-      The accuracy of each paradigm by name, `accuracy`, their mean, and `pairs`.
-
-    Raises:
-      UserError: there is no such model or file, or a pair is malformed or too long.
-    """
-    if output:
-        storage.check_file(storage.to_path(output))
-    read = minimal_pairs.read(pairs)
-    run = run_cache.find_run(model)
-    scorer = sentence_scores.load(run, precision, within_word=within_word)
-    scores = minimal_pairs.score(scorer, read, batch_size=batch_size, progress=progress)
-    _write_scores(output, scores)
-    return minimal_pairs.accuracies(read, scores) | {"pairs": len(read)}
-
-
 def sts(
     model: str,
     data: str,
@@ -198,7 +108,7 @@ def sts(
     max_length: int = 0,
     batch_size: int = 64,
     precision: str = "auto",
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    progress: embeddings.Progress = lambda share, text: None,
 ) -> dict[str, float]:
     """Compares the cosines of sentence embeddings with human scores, as in STS, without training.
 
@@ -242,6 +152,7 @@ def retrieval(
     data: str,
     *,
     split: str = "test",
+    ignore_identical_ids: bool = False,
     index: str = "",
     pooling: str = "",
     max_length: int = 0,
@@ -249,7 +160,8 @@ def retrieval(
     rerank_depth: int = DEPTH,
     batch_size: int = 64,
     precision: str = "auto",
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    output: str = "",
+    progress: embeddings.Progress = lambda share, text: None,
 ) -> dict[str, float]:
     """Searches documents, as in BEIR: by embeddings or BM25, optionally with a reranker.
 
@@ -258,6 +170,8 @@ def retrieval(
         of the config `colbert`, whose token vectors are compared; or "bm25", which compares words.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
+      ignore_identical_ids: Whether a document is not found by the query that has its id, as in
+        BEIR.
       index: Index of FAISS, such as `HNSW32`, that is searched for the nearest embeddings; "" for
         exact search.
       pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
@@ -268,12 +182,15 @@ def retrieval(
       rerank_depth: Number of documents that it sorts.
       batch_size: Texts per batch, or pairs of the reranker.
       precision: As `config.model.precision`.
-      progress: Called with the share of the work that is done, and a line of text.
+      output: A file for the documents of each query, as JSON lines; "" for none. With one,
+        embeddings are kept next to it until it is written, and the same call resumes after an
+        interruption.
+      progress: Called with the share of the work that is done, None if unknown, and a line of text.
 
     Returns:
-      `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`, `judgements`,
-      `truncated` texts, `truncated_pairs` with a reranker, and queries without judgements
-      (`unjudged`), which are left out.
+      `ndcg@10`, `mrr@10` and `recall@100`, and the numbers of `queries`, `documents`,
+      `empty_documents`, `judgements`, queries without judgements (`unjudged`), which are left out,
+      `truncated` texts, and `truncated_pairs` with a reranker.
 
     Raises:
       UserError: there is no such model, file or column, files of the folder do not match, or an
@@ -282,17 +199,13 @@ def retrieval(
     if rerank_depth < 1:
         raise UserError(f"rerank_depth: got {rerank_depth}, expected an integer >= 1")
     collection = dense_retrieval.read(str(copies.local_copy(data)), split)
-    # Loaded first, so that a wrong model is found before a long search.
-    sorter = None
-    if reranker:
-        sorter = reranking.load(
-            run_cache.find_run(reranker), batch_size=batch_size, precision=precision
-        )
-    depth = max(DEPTH, rerank_depth if sorter else 0)
-    rankings, num_truncated = retrieval_search.search(
+    rankings, counts = retrieval_search.rank(
         model,
         collection,
-        depth,
+        reranker=reranker,
+        rerank_depth=rerank_depth,
+        output=output,
+        ignore_identical_ids=ignore_identical_ids,
         index=index,
         pooling=pooling,
         max_length=max_length,
@@ -300,18 +213,7 @@ def retrieval(
         precision=precision,
         progress=progress,
     )
-    counts = {
-        "queries": len(collection.queries),
-        "documents": len(collection.documents),
-        "judgements": sum(map(len, collection.judgements.values())),
-        "truncated": num_truncated,
-        "unjudged": collection.num_unjudged,
-    }
-    if sorter:
-        rankings, counts["truncated_pairs"] = reranking.rerank(
-            sorter, rankings, collection, rerank_depth, progress
-        )
-    return score_rankings(rankings, collection.judgements) | counts
+    return score_rankings(rankings, collection.judgements) | collection.counts() | counts
 
 
 def predictions(task: str, predictions: str, references: str | None = None) -> dict[str, Any]:
@@ -333,18 +235,11 @@ def predictions(task: str, predictions: str, references: str | None = None) -> d
     return official.score(task, local, str(copies.local_copy(predictions)))
 
 
-def _write_scores(output: str, scores: Sequence[Sequence[float]]) -> None:
-    """Writes the log probabilities of each question or pair as JSON lines; "" for no file."""
-    if output:
-        rows = [json.dumps({"log_probabilities": row}) for row in scores]
-        with copies.upload_file(output) as file:
-            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
-
-
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "perplexity": perplexity,
     "choices": choices,
     "blimp": blimp,
+    "ewok": ewok,
     "sts": sts,
     "retrieval": retrieval,
     "predictions": predictions,

@@ -7,13 +7,17 @@ graph of neighbours, "IVF256,Flat" compares those of the nearest of 256 clusters
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.inference.dense_retrieval import Collection
-from bertjax.inference.embeddings import TextEmbedder
+from bertjax.inference.dense_retrieval import MANY_DOCUMENTS, Collection
+from bertjax.inference.embeddings import Progress, TextEmbedder
 from bertjax.metrics.retrieval import DEPTH
 
 
 def search(
-    embedder: TextEmbedder, collection: Collection, description: str, depth: int = DEPTH
+    embedder: TextEmbedder,
+    collection: Collection,
+    description: str,
+    depth: int = DEPTH,
+    progress: Progress = lambda share, text: None,
 ) -> dict[str, list[str]]:
     """Returns the ids of the nearest documents of each query that the index finds, best first.
 
@@ -24,6 +28,7 @@ def search(
       collection: Documents and queries.
       description: The index, as for `faiss.index_factory`.
       depth: Length of a ranking.
+      progress: Called before indexing many documents.
 
     Raises:
       UserError: faiss is not installed, or it refuses the description or the number of documents.
@@ -45,6 +50,8 @@ def search(
         ) from None
     texts = (collection.documents[key] for key in ids)
     documents = np.concatenate(list(embedder.embed(texts, total=total, first=count)))
+    if len(ids) >= MANY_DOCUMENTS:
+        progress(None, f"training the index {description} and adding {len(ids):,} vectors")
     try:
         index.train(documents)
     except RuntimeError as error:

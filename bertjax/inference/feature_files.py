@@ -14,12 +14,11 @@ bounded by the size of a chunk.
 import dataclasses
 import itertools
 import pathlib
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int, Int32, Int64
+from jaxtyping import Int, Int32, Int64
 
 from bertjax.data.characters import CharacterTable
 from bertjax.data.sequence_template import SequenceTemplate
@@ -30,6 +29,9 @@ from bertjax.io import storage
 from bertjax.tasks.sequences import Pairs
 
 FORMATS = (*WRITERS, ".parquet")
+
+_ROWS_PER_GROUP = 1 << 14
+"""Rows of a row group of Parquet, which are in memory at the same time."""
 
 
 def check_output(path: pathlib.Path) -> None:
@@ -62,65 +64,53 @@ def check_contents(path: pathlib.Path, layers: list[int], *, tokens: bool) -> No
         )
 
 
-class ParquetWriter:
-    """Writes a `.parquet`, with one row group per chunk."""
+class ParquetWriter(ArrayWriter):
+    """Writes a `.parquet`, with row groups of `_ROWS_PER_GROUP` rows."""
 
-    def __init__(self, path: pathlib.Path, layers: list[int], tokenizer: Tokenizer):
-        self._path, self._layers, self._tokenizer = path, layers, tokenizer
-        self._part = path.with_name(f".{path.name}.unfinished-{uuid.uuid4().hex}")
-        self._writer: Any = None
+    def __init__(
+        self, path: pathlib.Path, layers: list[int], folder: pathlib.Path, tokenizer: Tokenizer
+    ):
+        super().__init__(path, layers, folder)
+        self._tokenizer = tokenizer
 
-    def __enter__(self) -> "ParquetWriter":
-        return self
-
-    def __exit__(self, kind: type | None, *error: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if kind is None and self._writer is not None:
-            self._part.replace(self._path)
-        self._part.unlink(missing_ok=True)
-
-    def add(self, chunk: Any, features: Float32[np.ndarray, "rows K D"], *, tokens: bool) -> None:
-        """Appends the features of a chunk.
-
-        Args:
-          chunk: The texts.
-          features: A row for each token or for each text.
-          tokens: Whether rows are tokens.
-        """
+    def _assemble(self, whole: pathlib.Path) -> None:
         pyarrow, parquet = _import_pyarrow()
-        columns = self._token_columns(chunk) if tokens else {"text": _text_indices(chunk)}
-        for index, layer in enumerate(self._layers):
-            flat = pyarrow.array(np.ascontiguousarray(features[:, index]).reshape(-1))
-            width = features.shape[2]
-            columns[f"layer_{layer}"] = pyarrow.FixedSizeListArray.from_arrays(flat, width)
-        table = pyarrow.table(columns)
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(self._part, table.schema)
-        self._writer.write_table(table)
+        arrays = {name: self.read(name) for name in self.headers}
+        features, writer = arrays["features"], None
+        for start in range(0, len(features), _ROWS_PER_GROUP):
+            group = features[start : start + _ROWS_PER_GROUP]
+            rows = np.arange(start, start + len(group))
+            columns = self._token_columns(arrays, rows) if "ids" in arrays else {"text": rows}
+            for index, layer in enumerate(self._layers):
+                flat = pyarrow.array(np.ascontiguousarray(group[:, index]).reshape(-1))
+                width = group.shape[2]
+                columns[f"layer_{layer}"] = pyarrow.FixedSizeListArray.from_arrays(flat, width)
+            table = pyarrow.table(columns)
+            writer = writer or parquet.ParquetWriter(whole, table.schema)
+            writer.write_table(table)
+        writer.close()
 
-    def _token_columns(self, chunk: Any) -> dict[str, Any]:
-        within = np.arange(len(chunk.ids)) - np.repeat(chunk.starts, chunk.counts)
+    def _token_columns(
+        self, arrays: Mapping[str, np.ndarray], rows: Int[np.ndarray, " n"]
+    ) -> dict[str, Any]:
+        texts = np.searchsorted(arrays["begins"], rows, side="right") - 1
+        spans = arrays["spans"][rows]
         return {
-            "text": np.repeat(_text_indices(chunk), chunk.counts),
-            "token": within,
-            "piece": self._tokenizer.ids_to_pieces(chunk.ids.tolist()),
-            "begin": chunk.spans[:, 0],
-            "end": chunk.spans[:, 1],
+            "text": texts,
+            "token": rows - arrays["begins"][texts],
+            "piece": self._tokenizer.ids_to_pieces(arrays["ids"][rows].tolist()),
+            "begin": spans[:, 0],
+            "end": spans[:, 1],
         }
 
 
 def open_writer(
-    path: pathlib.Path, layers: list[int], tokenizer: Tokenizer
-) -> ArrayWriter | ParquetWriter:
-    """Returns the writer of a feature file, by its suffix."""
+    path: pathlib.Path, layers: list[int], folder: pathlib.Path, tokenizer: Tokenizer
+) -> ArrayWriter:
+    """Returns the writer of a feature file, by its suffix; see `ArrayWriter`."""
     if path.suffix in WRITERS:
-        return WRITERS[path.suffix](path, layers)
-    return ParquetWriter(path, layers, tokenizer)
-
-
-def _text_indices(chunk: Any) -> Int[np.ndarray, " n"]:
-    return chunk.first + np.arange(len(chunk.counts))
+        return WRITERS[path.suffix](path, layers, folder)
+    return ParquetWriter(path, layers, folder, tokenizer)
 
 
 def _import_pyarrow() -> tuple[Any, Any]:
@@ -193,12 +183,13 @@ class TextReader:
     def _template(self) -> SequenceTemplate:
         return SequenceTemplate.from_tokenizer(self.tokenizer, cls_last=self.cls_last)
 
-    def read_chunks(self, texts: Iterable[str], source: str) -> Iterator[Chunk]:
+    def read_chunks(self, texts: Iterable[str], source: str, first: int = 0) -> Iterator[Chunk]:
         """Encodes texts in chunks, in order.
 
         Args:
           texts: Texts.
           source: Name of the texts in errors.
+          first: Number of the first text.
 
         Raises:
           UserError: a text is too long, or `max_seq_length` too short.
@@ -211,7 +202,7 @@ class TextReader:
         character_table = None
         if self.max_chars_per_word:
             character_table = CharacterTable(self.tokenizer, self.max_chars_per_word)
-        texts, first = iter(texts), 0
+        texts = iter(texts)
         while group := list(itertools.islice(texts, self.texts_per_chunk)):
             yield self._encode_chunk(group, first, source, character_table)
             first += len(group)

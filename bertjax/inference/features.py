@@ -105,7 +105,12 @@ def load(
 
 
 def extract(
-    extractor: FeatureExtractor, texts: Iterable[str], source: str, *, batch_size: int = 64
+    extractor: FeatureExtractor,
+    texts: Iterable[str],
+    source: str,
+    *,
+    batch_size: int = 64,
+    first: int = 0,
 ) -> Iterator[tuple[Chunk, Float32[np.ndarray, "rows K D"]]]:
     """Yields chunks of texts in order, with features of each token or each text.
 
@@ -116,6 +121,7 @@ def extract(
       texts: Texts.
       source: Name of the texts in errors.
       batch_size: Number of texts per batch, of similar length.
+      first: Number of the first text in the source.
 
     Yields:
       A chunk, and features of its K layers.
@@ -124,7 +130,7 @@ def extract(
       UserError: a text is too long.
     """
     batch_size = -(-batch_size // extractor.mesh.size) * extractor.mesh.size
-    chunks = prefetch_items(extractor.reader.read_chunks(texts, source))
+    chunks = prefetch_items(extractor.reader.read_chunks(texts, source, first))
     return prefetch_items((chunk, _run(extractor, chunk, batch_size)) for chunk in chunks)
 
 

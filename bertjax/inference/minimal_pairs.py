@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.inference.score_log import ScoreLog
 from bertjax.inference.sentence_scores import Scorer, encode
 from bertjax.io.lines import read_json_lines
 
@@ -65,6 +66,7 @@ def score(
     *,
     batch_size: int,
     progress: Callable[[float, str], None],
+    log: ScoreLog | None = None,
 ) -> Scores:
     """Scores all sentences; those that occur in several pairs once.
 
@@ -73,6 +75,7 @@ def score(
       pairs: Minimal pairs.
       batch_size: Sequences per batch.
       progress: Called with the share of the work that is done, and a line of text.
+      log: Log of finished scores; see `Scorer.score`.
 
     Raises:
       UserError: a sentence is empty or too long.
@@ -86,7 +89,7 @@ def score(
         progress(done / len(sentences), f"{done:,} of {len(sentences):,} sentences")
 
     rows = encode(scorer, sentences)
-    scores = scorer.score(rows, [0] * len(rows), batch_size, report)
+    scores = scorer.score(rows, [0] * len(rows), batch_size, report, log)
     by_sentence = dict(zip(sentences, scores, strict=True))
     return [(by_sentence[pair.good], by_sentence[pair.bad]) for pair in pairs]
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.inference.score_log import ScoreLog
 from bertjax.inference.sentence_scores import Scorer
 from bertjax.io.lines import read_json_lines
 
@@ -31,11 +32,13 @@ class Question:
       text: The question, or the beginning of a text.
       choices: Candidate answers.
       answer: Index of the correct one.
+      where: Its file and line, for error messages.
     """
 
     text: str
     choices: tuple[str, ...]
     answer: int
+    where: str = dataclasses.field(default="question", compare=False)
 
     def with_answer(self, index: int) -> str:
         """Returns the question and an answer, separated by a space."""
@@ -65,7 +68,7 @@ def _parse_question(line: str, where: str) -> Question:
             f'{where}: expected {{"question": "...", "choices": ["...", "..."], "answer": 0}}, '
             f"got {line[:60]!r}"
         )
-    return Question(text, tuple(choices), answer)
+    return Question(text, tuple(choices), answer, where)
 
 
 def sample_shots(
@@ -104,6 +107,7 @@ def score_choices(
     *,
     batch_size: int,
     progress: Callable[[float, str], None] = lambda share, text: None,
+    log: ScoreLog | None = None,
 ) -> list[list[float]]:
     """Computes the log probability, in nats, of every answer to each question.
 
@@ -113,6 +117,7 @@ def score_choices(
       prompts: Text before each question; see `sample_shots`.
       batch_size: Sequences per batch.
       progress: Called with the share of the work that is done, and a line of text.
+      log: Log of finished scores; see `Scorer.score`.
 
     Returns:
       For each question, the log probability of each choice.
@@ -121,14 +126,14 @@ def score_choices(
       UserError: a question with its prompt is longer than the model's positions.
     """
     rows, starts = [], []
-    for number, (question, prompt) in enumerate(zip(questions, prompts, strict=True), 1):
+    for question, prompt in zip(questions, prompts, strict=True):
         answered = [prompt + question.with_answer(n) for n in range(len(question.choices))]
         context, *encoded = scorer.tokenizer.encode_batch([prompt + question.text, *answered])
         for ids in encoded:
             if len(ids) > scorer.max_tokens:
                 raise UserError(
-                    f"question {number} is too long: got {len(ids):,} tokens, expected at most "
-                    f"{scorer.max_tokens:,}; lower num_fewshot"
+                    f"{question.where} is too long: got {len(ids):,} tokens, expected at most "
+                    f"{scorer.max_tokens:,}; shorten it, or lower num_fewshot"
                 )
             rows.append(ids)
             starts.append(_common_prefix(context, ids))
@@ -137,9 +142,9 @@ def score_choices(
     def report(count: int) -> None:
         nonlocal done
         done += count
-        progress(done / len(rows), f"{done:,} of {len(rows):,} answers")
+        progress(done / len(rows), f"{done:,} of {len(rows):,} texts")
 
-    sums = iter(scorer.score(rows, starts, batch_size, report))
+    sums = iter(scorer.score(rows, starts, batch_size, report, log))
     return [[next(sums) for _ in question.choices] for question in questions]
 
 

@@ -1,6 +1,12 @@
-"""Search of documents by the method of a model: embeddings, token vectors or words."""
+"""Search of documents by the method of a model: embeddings, token vectors or words.
 
-from collections.abc import Callable
+search   the best documents of each query
+rank     search, then sorting of the first documents by a cross-encoder
+"""
+
+import json
+import pathlib
+from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
@@ -10,10 +16,61 @@ from bertjax.inference import (
     embeddings,
     faiss_index,
     late_interaction,
+    reranking,
+    stored_vectors,
 )
+from bertjax.io import copies, storage
+from bertjax.io.files import write_output
+from bertjax.metrics.retrieval import DEPTH
 
 BM25 = "bm25"
 """Name of the method that has no model."""
+
+
+def rank(
+    model: str,
+    collection: dense_retrieval.Collection,
+    *,
+    reranker: str,
+    rerank_depth: int,
+    output: str,
+    **options: Any,
+) -> tuple[dict[str, list[str]], dict[str, int]]:
+    """Searches documents, sorts the first ones by a cross-encoder, and writes the rankings.
+
+    Args:
+      model: As of `search`.
+      collection: Documents and queries.
+      reranker: A cross-encoder; "" for none.
+      rerank_depth: Number of documents of each query that it sorts.
+      output: A file of JSON lines; "" for none.
+      **options: Options of `search`.
+
+    Returns:
+      The ids of the best documents of each query, and the numbers of truncated texts and pairs.
+
+    Raises:
+      UserError: a model is missing or has no such option, or the file cannot be written.
+    """
+    if output:
+        storage.check_file(storage.to_path(output))
+    sizes = {name: options[name] for name in ("batch_size", "precision")}
+    # Loaded first, so that a wrong model is found before a long search.
+    sorter = reranking.load(run_cache.find_run(reranker), **sizes) if reranker else None
+    depth = max(DEPTH, rerank_depth if sorter else 0)
+    stored = {name: options[name] for name in ("pooling", "max_length")} | sizes
+    with stored_vectors.open_folder("" if model == BM25 else output, model, **stored) as parts:
+        rankings, num_truncated = search(model, collection, depth, parts=parts, **options)
+        counts = {"truncated": num_truncated}
+        if sorter:
+            rankings, counts["truncated_pairs"] = reranking.rerank(
+                sorter, rankings, collection, rerank_depth, options["progress"]
+            )
+        if output:
+            rows = [{"query": query, "documents": found} for query, found in rankings.items()]
+            with copies.upload_file(output) as file:
+                write_output(pathlib.Path(file), "".join(json.dumps(row) + "\n" for row in rows))
+    return rankings, counts
 
 
 def search(
@@ -21,12 +78,14 @@ def search(
     collection: dense_retrieval.Collection,
     depth: int,
     *,
+    ignore_identical_ids: bool,
     index: str,
     pooling: str,
     max_length: int,
     batch_size: int,
     precision: str,
-    progress: Callable[[float, str], None],
+    progress: embeddings.Progress,
+    parts: pathlib.Path | None = None,
 ) -> tuple[dict[str, list[str]], int]:
     """Returns the ids of the best documents of each query, and the number of truncated texts.
 
@@ -34,41 +93,53 @@ def search(
       model: A run, a Hugging Face folder, or "bm25".
       collection: Documents and queries.
       depth: Length of a ranking.
+      ignore_identical_ids: Whether a document is not found by the query that has its id, as in BEIR
+        for collections whose queries are documents (ArguAna, Quora).
       index: Index of FAISS for the embeddings; "" for exact search.
       pooling: `mean` or `cls`; "" for that of the model.
       max_length: Longer sequences are truncated; 0 for the length of the model.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
-      progress: Called with the share of the work that is done, and a line of text.
+      progress: Called with the share of the work that is done, None if unknown, and a line of text.
+      parts: Folder in which embeddings are stored, to resume; None for none.
 
     Raises:
       UserError: there is no such model, or the method has no such option.
     """
+    max_depth = depth + ignore_identical_ids
     if model == BM25:
         _refuse(
             "model bm25, as it reads words", index=index, pooling=pooling, max_length=max_length
         )
-        return bm25.search(collection, depth), 0
-    run = run_cache.find_run(model)
-    if late_interaction.is_trained_for(run):
+        found, num_truncated = bm25.search(collection, max_depth, progress), 0
+    elif late_interaction.is_trained_for(run := run_cache.find_run(model)):
         _refuse("a colbert run, as it has a vector for each token", index=index, pooling=pooling)
         searcher = late_interaction.load(
             run, max_length=max_length, batch_size=batch_size, precision=precision
         )
-        return late_interaction.search(searcher, collection, depth, progress)
-    embedder = embeddings.load(
-        run,
-        pooling=pooling,
-        max_length=max_length,
-        batch_size=batch_size,
-        precision=precision,
-        progress=progress,
-    )
-    if index:
-        found = faiss_index.search(embedder, collection, index, depth)
+        found, num_truncated = late_interaction.search(searcher, collection, max_depth, progress)
     else:
-        found = dense_retrieval.search(embedder, collection, depth)
-    return found, embedder.num_truncated
+        embedder = embeddings.load(
+            run,
+            pooling=pooling,
+            max_length=max_length,
+            batch_size=batch_size,
+            precision=precision,
+            progress=progress,
+        )
+        if parts is not None:
+            embedder = stored_vectors.StoredEmbedder(embedder, parts)
+        if index:
+            found = faiss_index.search(embedder, collection, index, max_depth, progress)
+        else:
+            found = dense_retrieval.search(embedder, collection, max_depth)
+        num_truncated = embedder.num_truncated
+    if ignore_identical_ids:
+        found = {
+            query: [key for key in ranked if key != query][:depth]
+            for query, ranked in found.items()
+        }
+    return found, num_truncated
 
 
 def _refuse(method: str, **options: str | int) -> None:

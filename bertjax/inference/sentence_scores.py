@@ -24,13 +24,14 @@ from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.inference import fill_mask, language_model
 from bertjax.inference.perplexity import pad_right
+from bertjax.inference.score_log import ScoreLog
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.pretrainer import Pretrainer
 
 _BUCKET = 8
 """Texts are padded to a multiple of this, so that few lengths are compiled."""
-_CHUNK = 4096
-"""Texts whose rows are in memory at the same time."""
+_CHUNK = 1024
+"""Texts whose rows are in memory at the same time, and whose scores are logged together."""
 
 Report = Callable[[int], None]
 """Called with the number of scored texts."""
@@ -60,6 +61,7 @@ class Scorer(abc.ABC):
         starts: Sequence[int],
         batch_size: int,
         report: Report = lambda count: None,
+        log: ScoreLog | None = None,
     ) -> list[float]:
         """Returns the log probability of each text after its context, in nats.
 
@@ -68,13 +70,22 @@ class Scorer(abc.ABC):
           starts: Number of tokens of each text that are its context, and are not scored.
           batch_size: Sequences per batch; a masked model has one for each scored token.
           report: Called from time to time.
+          log: Has the scores of texts that are finished, and gets the others; None for no log.
         """
         scores, starts = np.zeros(len(rows)), np.asarray(starts)
-        lengths = [len(ids) + self.num_special for ids in rows]
-        for length, numbers in _batches(lengths, self._group_size(batch_size)):
-            longest = int(min(length, self.max_length))
+        finished = {} if log is None else log.scores
+        scores[list(finished)] = list(finished.values())
+        if finished:
+            report(len(finished))
+        # Groups are finished as a whole, so that the others are those of an uninterrupted command.
+        pending = np.array([n for n in range(len(rows)) if n not in finished], np.int64)
+        lengths = [len(rows[n]) + self.num_special for n in pending]
+        for length, chosen in _batches(lengths, self._group_size(batch_size)):
+            longest, numbers = int(min(length, self.max_length)), pending[chosen]
             group = [rows[n] for n in numbers]
             scores[numbers] = self._score_group(group, starts[numbers], longest, batch_size)
+            if log is not None:
+                log.add(numbers, scores[numbers])
             report(len(numbers))
         return scores.tolist()
 

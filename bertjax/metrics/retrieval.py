@@ -22,7 +22,7 @@ def score(
 
     Args:
       rankings: The retrieved documents of each query, best first, `DEPTH` of them or more; fewer
-        if there are no others.
+        if no others were found.
       judgements: The gains of the judged documents of each query.
 
     Returns:

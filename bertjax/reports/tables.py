@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -24,8 +25,8 @@ STATES: Mapping[str, str] = MappingProxyType(
 """State of `sweeps.progress` -> its name in a report."""
 
 Cell = dict[str, Any]
-"""`{"text", "value"}`: the displayed text and the sort key (null sorts last); `"title"` has the
-whole text of a shortened one."""
+"""`{"text", "value"}`: the displayed text and the sort key (null, also for NaN and infinity, sorts
+last); `"title"` has the whole text of a shortened one."""
 
 Table = dict[str, Any]
 """`{"title", "columns", "runs", "rows"}`: columns are `{"name", "group"}`, `runs` the number of the
@@ -218,7 +219,9 @@ def score_table(runs: Sequence[ReportedRun], names: Sequence[str]) -> Table | No
 
 
 def _cell(text: str, value: Any = None) -> Cell:
-    return {"text": text, "value": value}
+    # JSON has no NaN and no infinity.
+    is_sortable = not isinstance(value, float) or math.isfinite(value)
+    return {"text": text, "value": value if is_sortable else None}
 
 
 def _text(text: str) -> Cell:

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -18,15 +19,21 @@ class ProgressDisplay:
     def __init__(self):
         self._start = self._last = time.monotonic()
         self._first: float | None = None
+        self._fraction: float | None = None
 
     def update(self, fraction: float | None, text: str) -> None:
         """Show the current progress.
 
         Args:
           fraction: Fraction of the work that is done, 0 to 1; None if unknown. The value of the
-            first call counts as done earlier, and does not enter the estimate of the speed.
+            first call counts as done earlier, and does not enter the estimate of the speed. None
+            after a fraction is a step of unknown duration: it is shown at once, and the estimate
+            starts again after it.
           text: The current activity, in one line.
         """
+        if fraction is None and self._fraction is not None:
+            self._last, self._first = -math.inf, None
+        self._fraction = fraction
         if self._first is None:
             self._first, self._start = fraction, time.monotonic()
         share = "" if fraction is None else f"{fraction:.0%} "

@@ -1,6 +1,7 @@
 """bertjax embed: features do not depend on the order, length and batch of the texts."""
 
 import dataclasses
+import gzip
 import pathlib
 
 import numpy as np
@@ -13,7 +14,9 @@ from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.inference import features
+from bertjax.inference.array_files import ArrayWriter
 from bertjax.inference.feature_files import TextReader
+from bertjax.runtime.progress import ProgressDisplay
 from bertjax.tokenizers import tokenizer as tokenizers
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "bert.py"
@@ -152,7 +155,9 @@ def test_invalid_layers_are_refused():
 def test_longer_texts_are_truncated_on_request(run, tmp_path, capsys):
     found = extracted(run, tmp_path / "f.npz", "--max_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
-    assert capsys.readouterr().err == "note: texts truncated to 10 tokens: 1\n"
+    assert capsys.readouterr().err == (
+        "note: texts truncated to 10 tokens: 1\nnote: empty lines, which count as texts: 1\n"
+    )
 
 
 def test_the_precision_of_the_run_can_be_changed(run, tokens, tmp_path):
@@ -169,13 +174,70 @@ def test_files_are_not_overwritten(run, tmp_path):
         extracted(run, tmp_path / "f.txt")
 
 
-def test_progress_is_the_share_of_bytes(tmp_path):
-    source = tmp_path / "texts.txt"
-    source.write_text("aaaa\né\nbb\n")  # 5, 3 and 3 bytes
-    for name in ("texts.txt", "texts.txt.gz"):
-        (tmp_path / name).write_bytes(source.read_bytes())
-        reading = embed._InputProgress(str(tmp_path / name))
-        assert list(reading.count(["aaaa", "é", "bb"])) == ["aaaa", "é", "bb"]
-        plain = name.endswith(".txt")
-        assert reading.done(2) == (8 / 11 if plain else None, "2 texts")
-        assert reading.done(1) == (1.0 if plain else None, "3 texts")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("f.npz", ["--layers", "all"]),
+        ("f.npy", ["--pooling", "mean"]),
+        ("f.parquet", ["--truncate", "--max_length", "12"]),
+    ],
+)
+def test_an_interrupted_command_resumes(run, tmp_path, monkeypatch, capsys, name, options):
+    """The process stops after the rows of the second of three chunks, before they are saved."""
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'bertjax[parquet]'")
+    load, save, saved = features.load, ArrayWriter.save, []
+
+    def load_small(*arguments, **settings):
+        encoding = load(*arguments, **settings)
+        reader = dataclasses.replace(encoding.reader, texts_per_chunk=2)
+        return dataclasses.replace(encoding, reader=reader)
+
+    def save_once(writer, progress):
+        saved.append(progress["texts"])
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        save(writer, progress)
+
+    monkeypatch.setattr(features, "load", load_small)
+    expected = extracted(run, tmp_path / f"whole{name}", *options)
+    notes = capsys.readouterr().err
+    monkeypatch.setattr(ArrayWriter, "save", save_once)
+    with pytest.raises(KeyboardInterrupt):
+        extracted(run, tmp_path / name, *options)
+    with pytest.raises(UserError, match=r"has finished parts with batch_size=64: got 2; give"):
+        extracted(run, tmp_path / name, *options, "--batch_size", "2")
+    found = extracted(run, tmp_path / name, *options)
+    assert saved == [2, 4, 4, 5]
+    assert capsys.readouterr().err == f"note: resuming after 2 texts\n{notes}"
+    if isinstance(expected, np.ndarray):
+        expected, found = {"vectors": expected}, {"vectors": found}
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        np.testing.assert_array_equal(found[key], values)
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"whole{name}"}
+
+
+def test_finished_parts_of_other_texts_are_refused(run, tmp_path, monkeypatch):
+    save = ArrayWriter.save
+
+    def save_and_stop(writer, progress):
+        save(writer, progress | {"sha256": "of others"})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ArrayWriter, "save", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        extracted(run, tmp_path / "f.npy", "--pooling", "mean")
+    with pytest.raises(UserError, match=r"texts\.txt: the first 5 texts differ from those whose"):
+        extracted(run, tmp_path / "f.npy", "--pooling", "mean")
+
+
+def test_progress_is_the_share_of_bytes(run, tmp_path, monkeypatch):
+    updates = []
+    monkeypatch.setattr(ProgressDisplay, "update", lambda display, *shown: updates.append(shown))
+    source, packed = run.parent / "texts.txt", tmp_path / "texts.txt.gz"
+    packed.write_bytes(gzip.compress(source.read_bytes()))
+    for path in (source, packed):
+        output = tmp_path / f"{path.name}.npz"
+        embed.main(["--model", str(run), "--input", str(path), "--output", str(output)])
+    assert updates == [(1.0, "5 texts"), (None, "5 texts")]

@@ -40,15 +40,29 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_documents_are_ranked_by_the_formula_and_ties_by_descending_id():
+def test_the_indexing_of_many_documents_is_announced(monkeypatch):
     pytest.importorskip("bm25s", reason="the extra `bm25`")
-    queries = {"q": "red fox", "p": "hen fox fox", "u": "dog", "x": "a !"}
+    shown = []
+    for limit in (6, 5):
+        monkeypatch.setattr(bm25, "MANY_DOCUMENTS", limit)
+        collection = Collection(DOCUMENTS, {"q": "fox"}, {}, 0)
+        bm25.search(collection, progress=lambda *update: shown.append(update))
+    steps = [(0.0, "0 of 1 queries"), (None, "indexing 5 documents by their words")]
+    assert shown == [(1.0, "1 of 1 queries"), *steps, (1.0, "1 of 1 queries")]
+
+
+@pytest.mark.slow
+def test_documents_with_a_word_are_ranked_by_the_formula_and_ties_by_descending_id():
+    pytest.importorskip("bm25s", reason="the extra `bm25`")
+    queries = {"q": "red fox", "p": "hen fox fox", "t": "cow pig", "u": "dog", "x": "a !"}
     found = bm25.search(Collection(DOCUMENTS, queries, {}, 0))
-    for key in ("q", "p"):
+    for key in ("q", "p", "t"):
         scores = by_hand(queries[key])
         expected = sorted(sorted(scores, reverse=True), key=lambda each: -scores[each])
-        assert found[key] == expected, key
-    assert found["u"] == found["x"] == list("edcba")
-    assert bm25.search(Collection(DOCUMENTS, queries, {}, 0), 2)["u"] == ["e", "d"]
+        assert found[key] == [each for each in expected if scores[each]], key
+    assert found["t"] == ["d", "c"]
+    assert found["u"] == found["x"] == []
+    first = bm25.search(Collection(DOCUMENTS, queries, {}, 0), 1)
+    assert first == {key: ranked[:1] for key, ranked in found.items()}
     with pytest.raises(UserError, match="got no document with a word"):
         bm25.search(Collection({"a": "?", "b": ""}, queries, {}, 0))

@@ -12,7 +12,7 @@ import pytest
 import bertjax
 from bertjax import cli
 from bertjax.errors import UserError
-from bertjax.inference import dense_retrieval
+from bertjax.inference import dense_retrieval, embeddings, retrieval_search, stored_vectors
 from bertjax.inference.dense_retrieval import Collection
 from bertjax.metrics import retrieval as metrics
 
@@ -61,7 +61,8 @@ def test_documents_are_title_and_text(tmp_path):
     }
     assert read.queries == {"q2": "dog", "q0": "a cat"}
     assert read.judgements == {"q2": {"3": 2}, "q0": {"d1": 1, "d2": 0}}
-    assert read.num_unjudged == 1
+    numbers = {"queries": 2, "documents": 4, "empty_documents": 1, "judgements": 3, "unjudged": 1}
+    assert read.counts() == numbers
     plain = folder / "corpus.jsonl"
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
@@ -104,7 +105,7 @@ def test_rankings_of_a_model(tmp_path):
     status, out, errors = run_cli(*words, "--batch_size", 1, "--json")
     assert (status, errors) == (0, "note: queries without judgements, left out: 1; judged: 2\n")
     found = json.loads(out)
-    assert list(found.values())[3:] == [2, 20, 10, 0, 1]
+    assert list(found.values())[3:] == [2, 20, 0, 10, 1, 0]
 
     bert = bertjax.load(RUN, precision="float32")
     vectors = bert.embed([document["text"] for document in documents])
@@ -118,6 +119,74 @@ def test_rankings_of_a_model(tmp_path):
     assert list(found)[:3] == list(expected) == ["ndcg@10", "mrr@10", "recall@100"]
     assert [found[name] for name in expected] == pytest.approx(list(expected.values()))
     assert 0 < found["ndcg@10"] < 1
+
+
+def test_a_query_does_not_find_the_document_with_its_id():
+    documents = {"q": "a cat", "d1": "the cat sat", "d2": "dogs", "d3": "nine elephants"}
+    collection = Collection(documents, {"q": "a cat", "p": "a dog"}, {}, 0)
+    options = {"index": "", "pooling": "", "max_length": 0, "batch_size": 2}
+    options |= {"precision": "float32", "progress": lambda share, text: None}
+    plain, found = (
+        retrieval_search.search(
+            str(RUN), collection, depth, ignore_identical_ids=ignored, **options
+        )[0]
+        for depth, ignored in ((4, False), (2, True))
+    )
+    assert plain["q"][0] == "q"
+    assert found == {"q": plain["q"][1:3], "p": plain["p"][:2]}
+
+
+def test_an_interrupted_search_resumes(tmp_path, monkeypatch):
+    """Stored vectors are not computed again, and the rankings are those without interruption."""
+    monkeypatch.setattr(embeddings, "_BATCHES_PER_CHUNK", 2)
+    words = ["the cat", "a dog " * 40, "mat", "nine elephants"]
+    documents = [{"_id": f"d{n}", "text": f"{words[n % 4]} {words[n % 3]}"} for n in range(9)]
+    folder = write(tmp_path / "beir", documents, QUERIES, [("q0", "d1", 1), ("q2", "d4", 1)])
+    shares = []
+
+    def search(output, stop=2.0, **options):
+        def progress(share, text):
+            shares.append(share)
+            if share > stop:
+                raise KeyboardInterrupt
+
+        options = {"precision": "float32", "batch_size": 1, "progress": progress} | options
+        return bertjax.evaluate("retrieval", str(RUN), str(folder), output=output, **options)
+
+    outputs = [str(tmp_path / name) for name in ("whole.jsonl", "found.jsonl")]
+    expected = search(outputs[0])
+    assert expected["truncated"] > 0
+    with pytest.raises(KeyboardInterrupt):
+        search(outputs[1], stop=0.6)
+    with pytest.raises(UserError, match="has finished parts with pooling='': got 'cls'; give"):
+        search(outputs[1], pooling="cls")
+    shares.clear()
+    assert search(outputs[1]) == expected
+    # Of 2 queries and 9 documents, 2 and 4 were stored.
+    assert shares == pytest.approx([8 / 11, 10 / 11, 1])
+    whole, found = (pathlib.Path(name).read_text() for name in outputs)
+    assert found == whole
+    rows = [json.loads(line) for line in found.splitlines()]
+    assert [row["query"] for row in rows] == ["q0", "q2"]
+    assert {frozenset(row["documents"]) for row in rows} == {frozenset(f"d{n}" for n in range(9))}
+    assert {path.name for path in tmp_path.iterdir()} == {"beir", "whole.jsonl", "found.jsonl"}
+
+
+def test_vectors_of_other_texts_are_refused(tmp_path):
+    def stored(*texts, **options):
+        embedder = Fixed()
+        embedder.num_truncated = 0
+        store = stored_vectors.StoredEmbedder(embedder, tmp_path)
+        return np.concatenate(list(store.embed(texts, total=9, **options))), embedder.calls
+
+    vectors, _ = stored("0.5", "1", "2", "3")
+    again, calls = stored("0.5", "1", "2", "3", "0.1")
+    np.testing.assert_array_equal(again[:4], vectors)
+    assert calls == [(1, 9, 4)]
+    with pytest.raises(UserError, match="--data: the first 5 texts differ from those whose"):
+        stored("0.5", "1.5", "2", "3", "0.1")
+    with pytest.raises(UserError, match=r"has vectors with {}: got {'prompt': 'a'}; give"):
+        stored("0.5", prompt="a")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +214,10 @@ def test_options_without_effect_are_refused(tmp_path, words, message):
         ({"judgements": []}, "has no rows"),
         ({"documents": [*DOCUMENTS, DOCUMENTS[0]]}, ":5: _id: got 'd1' twice"),
         ({"queries": [*QUERIES, QUERIES[2]]}, ":4: _id: got 'q2' twice"),
+        (
+            {"queries": [{"_id": "q", "text": " "}]},
+            r"queries\.jsonl:1: text: got ' ', expected one t",
+        ),
         ({"queries": [{"id": "q0", "text": "a"}]}, "has no column '_id': got id, text"),
         ({"queries": [{"_id": None, "text": "a"}]}, ":1: _id: got None, expected an id"),
         ({"documents": [{"_id": "d1", "body": "a"}]}, "has no column 'text': got _id, body"),

@@ -44,6 +44,15 @@ def test_a_flat_index_is_exact_search():
 
 
 @pytest.mark.slow
+def test_the_training_on_many_documents_is_announced(monkeypatch):
+    pytest.importorskip("faiss", reason="the extra `faiss`")
+    monkeypatch.setattr(faiss_index, "MANY_DOCUMENTS", 40)
+    shown = []
+    faiss_index.search(Embedder(), COLLECTION, "Flat", 5, lambda *update: shown.append(update))
+    assert shown == [(None, "training the index Flat and adding 40 vectors")]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("description", "printed"),
     [

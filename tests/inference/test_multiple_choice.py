@@ -68,7 +68,7 @@ def test_shots_are_other_questions_with_their_answers():
 
 def test_a_question_that_is_too_long_is_refused(model):
     model.max_length = 11
-    with pytest.raises(UserError, match=r"question 1 is too long: got 12 tokens, .* 10; lower"):
+    with pytest.raises(UserError, match=r"question is too long: got 12 tokens, .* 10; shorten"):
         multiple_choice.score_choices(CausalScorer(model), QUESTIONS, ["", "", ""], batch_size=2)
 
 
@@ -76,7 +76,9 @@ def test_a_file_of_questions(tmp_path):
     path = tmp_path / "questions.jsonl"
     rows = [{"question": q.text, "choices": q.choices, "answer": q.answer} for q in QUESTIONS]
     path.write_text("\n".join([*map(json.dumps, rows), ""]))
-    assert multiple_choice.read_questions(str(path)) == QUESTIONS
+    found = multiple_choice.read_questions(str(path))
+    assert found == QUESTIONS
+    assert [question.where for question in found] == [f"{path}:{n}" for n in (1, 2, 3)]
     for line in ("{", "[]", json.dumps(rows[0] | {"answer": 2}), '{"question": "x"}'):
         path.write_text(line)
         with pytest.raises(UserError, match=r'jsonl:1: expected \{"question"'):

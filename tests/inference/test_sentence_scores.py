@@ -73,7 +73,7 @@ def test_the_acceptable_sentence_must_be_more_likely():
         max_tokens = 9
         tokenizer = types.SimpleNamespace(encode_batch=lambda texts: [[*text] for text in texts])
 
-        def score(self, rows, starts, batch_size, report):
+        def score(self, rows, starts, batch_size, report, log):
             scored.extend("".join(row) for row in rows)
             report(len(rows))
             return [float(len(row)) for row in rows]
@@ -110,6 +110,41 @@ def test_sentences_that_cannot_be_scored():
     ):
         with pytest.raises(UserError, match=message):
             sentence_scores.encode(scorer, [sentence])
+
+
+def test_an_interrupted_evaluation_resumes(tmp_path, monkeypatch):
+    """Finished groups are not scored again, and the output is the one without interruption."""
+    monkeypatch.setattr(sentence_scores, "_CHUNK", 2)
+    rows = [{"sentence_good": s, "sentence_bad": f"{s} dog", "UID": "x"} for s in SENTENCES]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    shares = []
+
+    def blimp(output, stop=1.5, **options):
+        def progress(share, text):
+            shares.append(share)
+            if share > stop:
+                raise KeyboardInterrupt
+
+        arguments = ("blimp", str(RUN), str(tmp_path / "pairs.jsonl"))
+        options = {"precision": "float32", "batch_size": 8} | options
+        return bertjax.evaluate(
+            *arguments, output=str(tmp_path / output), progress=progress, **options
+        )
+
+    expected = blimp("whole.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        blimp("scores.jsonl", stop=0.3)
+    unfinished = tmp_path / ".scores.jsonl.unfinished"
+    with (unfinished / "scores.jsonl").open("a") as file:
+        file.write("[[7, 8], [-1.2")  # the process was killed while it wrote a line
+    with pytest.raises(UserError, match="has finished parts with batch_size=8: got 4; give"):
+        blimp("scores.jsonl", batch_size=4)
+    shares.clear()
+    assert blimp("scores.jsonl") == expected
+    assert shares == pytest.approx([0.4, 0.5, 0.7, 0.8, 0.9, 1])
+    written = [(tmp_path / name).read_bytes() for name in ("scores.jsonl", "whole.jsonl")]
+    assert written[0] == written[1]
+    assert not unfinished.exists()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The page as HTML: data that cannot break it, and no access to a network."""
 
 import json
+import math
 import re
 
 import pytest
@@ -31,6 +32,22 @@ def test_values_cannot_end_the_script_element(make_run, tmp_path):
 def test_embedded_json_is_the_same_json():
     assert json.loads(page.embed({"text": HOSTILE})) == {"text": HOSTILE}
     assert not set("<>&") & set(page.embed({"text": HOSTILE}))
+
+
+def test_scores_that_are_not_finite_are_shown(make_finetuning, tmp_path):
+    folder = make_finetuning("regression")
+    results = json.loads((folder / "results.json").read_text())
+    spread = {"median": math.nan, "min": 0.5, "max": math.inf}
+    results["over_seeds"] = {"dev/mean_absolute_error": spread}
+    results["each_seed"] = [{"scores": {"dev/mean_absolute_error": v}} for v in (0.5, math.nan)]
+    (folder / "results.json").write_text(json.dumps(results))
+    data = page.write([str(folder)], str(tmp_path / "report.html"))
+    assert read((tmp_path / "report.html").read_text(encoding="utf-8")) == data
+    ((*_, median, lowest, highest, _, each),) = data["scores"][0]["rows"]
+    assert median == {"text": "nan", "value": None}  # sorted last
+    assert lowest == {"text": "0.5000", "value": 0.5}
+    assert highest == {"text": "inf", "value": None}
+    assert each["text"] == "0.5000  nan"
 
 
 def test_the_title_is_escaped():

@@ -17,8 +17,9 @@ def clock(monkeypatch):
 
 
 def test_plain_lines_show_the_fraction_and_the_remaining_time(clock, capsys):
+    fractions = [0.5, 0.505, 0.51, 0.52, 0.53, 0.55, 0.9, None, 0.2, 0.6]
     with progress.progress_display() as display:
-        for second, fraction in enumerate([0.5, 0.505, 0.51, 0.52, 0.53, 0.55, 0.9, None]):
+        for second, fraction in enumerate(fractions):
             clock.seconds = 100 + 2.5 * second
             display.update(fraction, f"part {second}")
         display.log("an event")
@@ -26,6 +27,8 @@ def test_plain_lines_show_the_fraction_and_the_remaining_time(clock, capsys):
         "51% part 2",  # too little since it began at 50%
         "53% part 4, ETA 0:02:37",
         "90% part 6, ETA 0:00:04",
+        "part 7",  # a step of unknown duration, at once
+        "60% part 9, ETA 0:00:02",  # since part 8
         "an event",
     ]
 
