@@ -12,6 +12,7 @@ from bertjax.inference import minimal_pairs, multiple_choice, score_log, sentenc
 from bertjax.inference.score_log import ScoreLog
 from bertjax.inference.sentence_scores import Scorer
 from bertjax.io import copies, storage
+from bertjax.io.files import write_output
 
 
 @contextlib.contextmanager
@@ -163,4 +164,4 @@ def _write_scores(output: str, scores: Sequence[Any]) -> None:
     if output:
         rows = [json.dumps({"log_probabilities": row}) for row in scores]
         with copies.upload_file(output) as file:
-            file.write_text("\n".join([*rows, ""]), encoding="utf-8")
+            write_output(file, "\n".join([*rows, ""]))
