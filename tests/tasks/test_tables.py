@@ -196,5 +196,12 @@ def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     if kind in NAMES:
         assert config["id2label"] == NAMES[kind]
+        capsys.readouterr()
+        predict.main(["--model", str(tmp_path / "hf"), "--input", str(tmp_path / "lines")])
+        (again,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert ("entities" in again) == (kind != "pos")
+        if "tags" in answer:
+            assert again["tags"] == answer["tags"]
+            assert again["probabilities"] == pytest.approx(answer["probabilities"], rel=1e-4)
     if kind == "choices":
         assert config["num_choices"] == 3

@@ -120,7 +120,8 @@ def from_inputs(
     """Encodes user inputs: words separated by spaces, or a JSON object with a list of "words".
 
     Answers have `words`, `tags`, `probabilities` (of the predicted tag of each word), and
-    `entities` with type, text and the range of words.
+    `entities` with type, text and the range of words, unless the tags are other classes, such as
+    the parts of speech of an imported model.
 
     Raises:
       UserError: a line is empty, or not such an object.
@@ -143,17 +144,15 @@ def _answer(
 ) -> dict[str, Any]:
     probabilities = softmax(logits, axis=-1)
     tags = [labels[number] for number in probabilities.argmax(axis=-1)]
+    probabilities = probabilities.max(axis=-1).tolist()
+    answer = {"words": list(words), "tags": tags, "probabilities": probabilities}
+    if not all(map(ner_conll.is_tag, labels)):
+        return answer
     entities = [
         {"type": kind, "text": " ".join(words[begin:end]), "words": [begin, end]}
         for kind, begin, end in metrics_entities.extract_entities(tags)
     ]
-    probabilities = probabilities.max(axis=-1).tolist()
-    return {
-        "words": list(words),
-        "tags": tags,
-        "probabilities": probabilities,
-        "entities": entities,
-    }
+    return answer | {"entities": entities}
 
 
 def untagged_sentences(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[Sentence]:
