@@ -6,6 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from bertjax import catalog
+from bertjax import config as configs
 from bertjax.commands import export, finetune, predict
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
@@ -13,6 +15,7 @@ from bertjax.tasks import tables
 from bertjax.tasks.answers import dataset as answers
 from bertjax.tasks.choices import rows as choices
 from bertjax.tasks.tags import rows as tags
+from bertjax.tokenizers import tokenizer as tokenizers
 
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "data_fixtures" / "saved_runs"
 SPANS = [{"start": 0, "end": 6, "label": "PER"}, {"start": 12, "end": 14, "label": "LOC"}]
@@ -111,6 +114,46 @@ def test_answers_are_found_in_their_contexts():
     assert found.first_answers().tolist() == [[6, 7], [2, 3], [-1, -1]]
     assert found.context_of.tolist() == [0, 0, 1]
     assert found.impossible.tolist() == [False, False, True]
+
+
+@pytest.fixture
+def read_dataset(tmp_path, encoding_spec):
+    """Reads a folder as a kind of task: `read_dataset("tags", field=value)`."""
+    tokenizer = tokenizers.train(["the name of x a y z"] * 4, vocab_size=40)
+
+    def read(kind, **fields):
+        config = configs.load_config(
+            f"task:{kind},tiny", {f"data.{k}": v for k, v in fields.items()}
+        )
+        spec = encoding_spec(tokenizer, max_seq_length=32, padded_lengths=())
+        return catalog.load("tasks", kind, "dataset").Dataset(
+            str(tmp_path), config.task, config.data, spec
+        )
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "hidden"),
+    [
+        ("tags", {"words": "the name", "pos_tags": "DET NOUN"}, {}),
+    ],
+)
+def test_a_test_split_may_have_no_labels(read_dataset, tmp_path, kind, row, hidden):
+    (label,) = list(row)[-1:]
+    bare = {name: value for name, value in row.items() if name != label} | hidden
+    for name, each in {"train": row, "dev": row, "test": bare}.items():
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([json.dumps(each)] * 2))
+    dataset = read_dataset(kind)
+    assert dataset.test == ("test",)
+    size = len(dataset.batches["test"].pairs)
+    if kind == "tags":
+        predictions = np.ones((size, 32), np.int64)
+    assert dataset.score("test", predictions) == {}
+    dataset.write("test", predictions, tmp_path / "out")
+    written = (tmp_path / "out" / "test.jsonl").read_text().splitlines()
+    assert len(written) == 2
+    assert "true" not in json.loads(written[0])
 
 
 def test_a_dev_split_keeps_groups_together():

@@ -91,10 +91,7 @@ class Dataset(ner_dataset.Dataset):
             read = {name: self._with_iob2(rows) for name, rows in read.items()}
         tags = self._tag_names(train, read["train"])
         self.rows, lines = tables.with_dev(data, read, fields, _presence(read["train"], tags))
-        self.sentences = {
-            name: ner_dataset.Split(row.sentence for row in rows)
-            for name, rows in self.rows.items()
-        }
+        self.sentences = {name: _sentences(rows, tags) for name, rows in self.rows.items()}
         self._encode(tags, spec, document_context=False)
         self.task_fields = MappingProxyType(
             {"labels": tags, "column": self.column, "reads_text": self.reads_text}
@@ -203,6 +200,14 @@ def _labels(row: Row, tags: Sequence[str]) -> dict[str, Any]:
     if row.ranges:
         return {"spans": tag_rows.to_spans(row.text, row.ranges, tags)}
     return {"tags": list(tags)}
+
+
+def _sentences(rows: TaggedRows, tags: tuple[str, ...]) -> ner_dataset.Split:
+    """Returns the sentences of a split; the first tag is the placeholder of absent labels."""
+    if rows.labelled:
+        return ner_dataset.Split(row.sentence for row in rows)
+    words = [row.sentence.words for row in rows]
+    return ner_dataset.Split(ner_dataset.untagged_sentences(words, tags))
 
 
 def _presence(rows: TaggedRows, tags: Sequence[str]) -> Int[np.ndarray, "n C"]:
