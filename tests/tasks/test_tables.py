@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import catalog
 from bertjax import config as configs
 from bertjax.commands import export, finetune, predict
@@ -235,6 +236,12 @@ def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
     predict.main(["--model", str(run / "seed_0"), "--input", str(tmp_path / "lines")])
     (answer,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert keys <= answer.keys()
+    model = bertjax.load(str(run / "seed_0"))
+    if kind in NAMES:
+        found = model.tag(lines[0])
+        assert found == {name.replace("tokens", "words"): value for name, value in answer.items()}
+    if kind == "answers":
+        assert model.answer("a", "the name of x")["answer"] == answer["answer"]
     export.main(["--model", str(run), "--output", str(tmp_path / "hf")])
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     if kind in NAMES:
