@@ -4,7 +4,6 @@ Shared by the kinds of tasks on tables. A kind is a folder whose dataset names i
 converts their cells; finding and reading files is `tasks/sequence/files.py`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -75,16 +74,6 @@ def is_labelled(table: Table, column: str, split: str) -> bool:
         files.check_column(table, column, "label")
         return True
     return any(cell not in (None, "", [], -1) for cell in table.columns.get(column, ()))
-
-
-def parse_cell(cell: Any) -> Any:
-    """Parses a cell of CSV or TSV that is a JSON list or object; returns other cells unchanged."""
-    if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
-        try:
-            return json.loads(cell)
-        except ValueError:
-            return cell
-    return cell
 
 
 def with_dev(

@@ -1,5 +1,6 @@
 """Tables of words, spans, choices and answers: rows, mistakes, and from fine-tuning to answers."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -115,6 +116,27 @@ def test_answers_are_found_in_their_contexts():
     assert found.first_answers().tolist() == [[6, 7], [2, 3], [-1, -1]]
     assert found.context_of.tolist() == [0, 0, 1]
     assert found.impossible.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("has_types", [True, False])
+def test_only_formats_without_types_have_lists_in_texts(has_types):
+    """An answer or a choice in brackets is a text; in CSV and TSV, where that is possible."""
+
+    def read(**columns):
+        return dataclasses.replace(table(**columns), has_types=has_types)
+
+    cells = ["[12]", '["12"]', "[]"] if not has_types else ["[12]", ["12"], []]
+    found = answers.read_questions(
+        read(q=["1", "2", "3"], c=["see [12]"] * 2 + ["see []"], a=cells), ("q", "c"), "a"
+    )
+    assert found.answers == [("[12]",), ("12",), ()]
+    quoted = '"[""x"", ""[y]""]"'  # TSV of pandas
+    columns = {"q": ["1"], "c": [["x", "[y]"] if has_types else quoted], "label": ["[y]"]}
+    assert choices.read(read(**columns), ("q",), ("c",), "label").options == [("x", "[y]")]
+    words = read(a=["[x] [y]", "[1]"], b=["A B", "A"])
+    (first, second) = tags.read_tagged(words, "a", "b")
+    assert first.sentence.words == ("[x]", "[y]")
+    assert second.sentence.words == ("[1]" if has_types else "1",)
 
 
 @pytest.fixture

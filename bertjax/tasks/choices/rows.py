@@ -10,7 +10,6 @@ from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.tasks.multiple_choice.files import Choices, Row, collect
 from bertjax.tasks.sequence import files
-from bertjax.tasks.tables import parse_cell
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SHOWN = 40
@@ -45,8 +44,12 @@ def read(table: Table, columns: Sequence[str], choices: Sequence[str], label: st
     """
     texts = files.read_texts(table, files.Columns(tuple(columns), ""))
     rows = []
+    if len(choices) == 1:
+        cells = table.parse_column(choices[0])
+    else:
+        cells = [list(row) for row in zip(*(table.columns[name] for name in choices), strict=True)]
     for number, where in enumerate(table.locations):
-        options, names = _options(where, [table.columns[name][number] for name in choices])
+        options, names = _options(where, cells[number])
         if rows and len(options) != len(rows[0].options):
             raise UserError(
                 f"{where}: got {len(options)} choices, expected {len(rows[0].options)} as at "
@@ -68,19 +71,17 @@ def sequence_texts(texts: Sequence[str]) -> tuple[str, str]:
     return (context[0], question) if context else (question, "_")
 
 
-def _options(where: str, cells: Sequence[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _options(where: str, cell: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the texts of the choices and their names, if they have any."""
-    names, listed = (), list(cells)
-    if len(cells) == 1:
-        listed = parse_cell(cells[0])
-        if isinstance(listed, dict) and {"text", "label"} <= listed.keys():
-            names, listed = tuple(map(str, listed["label"])), listed["text"]
-        if not isinstance(listed, list) or len(listed) < 2:
-            raise UserError(
-                f"{where}: got the choices {str(cells[0])[:_SHOWN]!r}, expected a list of two or "
-                "more texts; fix the row, or name a column for each choice with "
-                "--config.data.choices=\"('a','b')\""
-            )
+    names, listed = (), cell
+    if isinstance(cell, dict) and {"text", "label"} <= cell.keys():
+        names, listed = tuple(map(str, cell["label"])), cell["text"]
+    if not isinstance(listed, list) or len(listed) < 2:
+        raise UserError(
+            f"{where}: got the choices {str(cell)[:_SHOWN]!r}, expected a list of two or more "
+            "texts; fix the row, or name a column for each choice with "
+            "--config.data.choices=\"('a','b')\""
+        )
     options = tuple("" if each is None else str(each).strip() for each in listed)
     if not all(options):
         raise UserError(f"{where}: a choice is empty, expected a text; fix or remove the row")

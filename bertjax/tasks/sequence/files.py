@@ -136,9 +136,8 @@ def read_tables(paths: Sequence[str]) -> Table:
                 f"{first.path}: {', '.join(first.columns)}"
             )
     columns = {name: [v for table in tables for v in table.columns[name]] for name in first.columns}
-    return Table(
-        first.path, columns, [location for table in tables for location in table.locations]
-    )
+    locations = [location for table in tables for location in table.locations]
+    return dataclasses.replace(first, columns=columns, locations=locations)
 
 
 def _read_table(path: str) -> Table:
