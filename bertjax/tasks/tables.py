@@ -14,6 +14,7 @@ from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.tasks.sequence import files
 from bertjax.tasks.sequence.examples import check_unused, choose_held_out
+from bertjax.tasks.sequence.labels import are_hidden
 
 DEV_SHARE = 0.1
 """Share of the dev split if the config leaves it open."""
@@ -65,7 +66,7 @@ def choose_column(table: Table, named: str, common: Sequence[str], option: str) 
 
 
 def is_labelled(table: Table, column: str, split: str) -> bool:
-    """Whether a split has labels: only a test split may lack the column, or all of its cells.
+    """Whether a split has labels: a test split may lack the column, or have placeholders.
 
     Raises:
       UserError: another split lacks the column.
@@ -73,7 +74,7 @@ def is_labelled(table: Table, column: str, split: str) -> bool:
     if split != "test":
         files.check_column(table, column, "label")
         return True
-    return any(cell not in (None, "", [], -1) for cell in table.columns.get(column, ()))
+    return column in table.columns and not are_hidden(table.parse_column(column))
 
 
 def with_dev(

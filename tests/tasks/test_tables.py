@@ -160,6 +160,13 @@ def read_dataset(tmp_path, encoding_spec):
     ("kind", "row", "hidden"),
     [
         ("tags", {"words": "the name", "pos_tags": "DET NOUN"}, {}),
+        ("tags", {"text": "the name", "spans": [SPANS[0] | {"end": 3}]}, {"spans": []}),
+        ("choices", {"question": "a", "options": ["x", "y"], "answer": "y"}, {"answer": "-1"}),
+        (
+            "answers",
+            {"question": "a", "context": "the name", "answers": "name"},
+            {"answers": {"text": [], "answer_start": []}},
+        ),
     ],
 )
 def test_a_test_split_may_have_no_labels(read_dataset, tmp_path, kind, row, hidden):
@@ -170,8 +177,8 @@ def test_a_test_split_may_have_no_labels(read_dataset, tmp_path, kind, row, hidd
     dataset = read_dataset(kind)
     assert dataset.test == ("test",)
     size = len(dataset.batches["test"].pairs)
-    if kind == "tags":
-        predictions = np.ones((size, 32), np.int64)
+    width = {"tags": [32], "choices": [], "answers": [81]}[kind]  # 4 n_best_size + 1
+    predictions = np.zeros((size, *width), np.int64 if kind == "tags" else np.float32)
     assert dataset.score("test", predictions) == {}
     dataset.write("test", predictions, tmp_path / "out")
     written = (tmp_path / "out" / "test.jsonl").read_text().splitlines()

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,20 @@ def find_problem_type(values: Sequence[Any], separator: str) -> str:
 
 
 def are_hidden(values: Sequence[Any]) -> bool:
-    """Whether the labels of a test split are placeholders: all missing, empty or -1."""
-    return all(value is None or str(value).strip() in ("", "-1") for value in values)
+    """Whether the labels of a test split are placeholders: all missing, empty or -1.
+
+    Lists and objects are placeholders if all of their elements are, such as
+    `{"text": [], "answer_start": []}`.
+    """
+    return all(map(_is_hidden, values))
+
+
+def _is_hidden(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return are_hidden([*value.values()])
+    if isinstance(value, list):
+        return are_hidden(value)
+    return value is None or str(value).strip() in ("", "-1")
 
 
 def names_of(value: Any, problem_type: str, separator: str, location: str) -> list[str]:
