@@ -104,7 +104,7 @@ class Dataset:
 
     def _choose_labels(self, table: Table, task: Fields, fields: Fields) -> None:
         """Determines problem type, names of the classes and metrics, and checks them."""
-        values, separator = table.columns[self.columns.label], fields["label_separator"]
+        values, separator = table.parse_column(self.columns.label), fields["label_separator"]
         kind = task.get("problem_type") or labels.find_problem_type(values, separator)
         self.problem_type, self.labels = kind, ()
         if separator and kind != MULTI_LABEL:
@@ -145,7 +145,7 @@ class Dataset:
                 )
 
     def _names(self, table: Table, fields: Fields) -> list[list[str]]:
-        values, separator = table.columns[self.columns.label], fields["label_separator"]
+        values, separator = table.parse_column(self.columns.label), fields["label_separator"]
         return [
             labels.names_of(value, self.problem_type, separator, location)
             for value, location in zip(values, table.locations, strict=True)

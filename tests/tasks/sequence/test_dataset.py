@@ -86,7 +86,9 @@ def test_several_labels_are_lists_or_separated(read):
     dataset = read({"train.jsonl": lists, "dev.jsonl": lists})
     cells = "text\tlabels\ngood\tb|a\nbad\t\nfine\t b |\n"
     same = read({"t.tsv": cells}, "t.tsv", label_separator="|")
-    assert dataset.task_fields == same.task_fields
+    quoted = 'text,labels\ngood,"[""b"",""a""]"\nbad,[]\nfine,"[""b""]"\n'
+    json_cells = read({"t.csv": quoted}, "t.csv")
+    assert dataset.task_fields == same.task_fields == json_cells.task_fields
     assert dataset.task_fields["problem_type"] == "multi_label_classification"
     assert dataset.batches["train"].labels.tolist() == [[1, 1], [0, 0], [0, 1]]
     found = dataset.score("dev", np.array([[1.0, 1], [-1, 1], [-1, 1]]))
