@@ -144,6 +144,11 @@ BAD = {
     ),
     "a.csv:3: the label is empty": ({"a.csv": "text,label\nx,y\nz,\n"}, "a.csv", {}),
     "a.csv:2: column 'text' is empty": ({"a.csv": "text,label\n,y\nz,x\n"}, "a.csv", {}),
+    "a.jsonl:1: column 'tokens' has lists, expected texts; .* task:tags": (
+        {"a.jsonl": "".join(f'{{"tokens": ["My"], "label": "{kind}"}}\n' for kind in "xxyy")},
+        "a.jsonl",
+        {"text": "tokens"},
+    ),
     "dev.csv:2: label: got 'new', which no training example has": (
         {"train.csv": csv(), "dev.csv": csv([("x", "new")])}, "", {},
     ),
