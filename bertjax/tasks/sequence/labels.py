@@ -154,7 +154,8 @@ def loss_weights(
     """Returns the weight of each class in the loss; none if all are 1.
 
     "balanced" is n / (C n_c) for one label per example, so that all classes have the same total
-    weight, and for several the number of examples without the label per example with it.
+    weight, and for several the number of examples without the label per example with it; 1 for a
+    label that all examples have, which would not be learned with a weight of 0.
 
     Args:
       array: Labels of the training examples, of `to_array`.
@@ -174,7 +175,8 @@ def loss_weights(
         size = len(array)
         if array.ndim == 2:
             counts = array.sum(axis=0, dtype=np.int64)
-            return tuple(((size - counts) / np.maximum(counts, 1)).tolist())
+            weights_C = (size - counts) / np.maximum(counts, 1)
+            return tuple(np.where(counts < size, weights_C, 1.0).tolist())
         counts = np.bincount(array, minlength=len(labels))
         return tuple((size / (len(labels) * np.maximum(counts, 1))).tolist())
     weights = dict.fromkeys(labels, 1.0)
