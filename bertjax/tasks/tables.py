@@ -92,7 +92,8 @@ def with_dev(
       fields: `config.data`.
       labels: Labels to stratify by: 0 or 1 for each class of each training example, class indices,
         or floats for none.
-      groups: Index of each example's group, such as its context; a group is not divided.
+      groups: Index of each example's group, such as its context; a group is not divided. Groups
+        are stratified by the classes of their examples.
 
     Returns:
       The splits in the order of `files.SPLITS`, and lines that describe the split.
@@ -110,7 +111,7 @@ def with_dev(
         )
     seed = fields["split_seed"] or 0
     if groups is not None and (count := int(groups.max()) + 1) > 1:
-        chosen = choose_held_out(np.zeros(count, np.float32), share, seed)[groups]
+        chosen = choose_held_out(_presence(labels, groups, count), share, seed)[groups]
     else:
         chosen = choose_held_out(labels, share, seed)
     found = {
@@ -120,3 +121,15 @@ def with_dev(
     found |= {name: own for name, own in read.items() if name == "test"}
     line = f"no dev file: dev is {chosen.mean():.1%} of the rows (split_seed {seed})"
     return found, (line,)
+
+
+def _presence(
+    labels: Num[np.ndarray, "n *more"], groups: Int[np.ndarray, " n"], count: int
+) -> Num[np.ndarray, "g *more"]:
+    """Returns 0 or 1 for each group and class: whether an example has it; zeros for floats."""
+    if np.issubdtype(labels.dtype, np.floating):
+        return np.zeros(count, np.float32)
+    one_hot = labels if labels.ndim == 2 else np.eye(labels.max() + 1, dtype=np.int8)[labels]
+    found = np.zeros((count, one_hot.shape[1]), np.int8)
+    np.maximum.at(found, groups, one_hot)
+    return found

@@ -199,6 +199,13 @@ def test_a_dev_split_keeps_groups_together():
     assert len(found["dev"]) == 12
     assert {i // 4 for i in found["dev"]}.isdisjoint(i // 4 for i in found["train"])
     assert "dev is 30.0% of the rows" in line
+    # Two of the groups have a row of class 1.
+    classes = np.isin(np.arange(40), (33, 38)).astype(np.int32)
+    for seed in range(6):
+        fields = {"validation_fraction": 0.3, "split_seed": seed}
+        found, _ = tables.with_dev("t", {"train": Rows(range(40))}, fields, classes, groups)
+        assert sum(classes[i] for i in found["dev"]) == 1
+        assert len(found["dev"]) == 12
 
 
 QUICK = ("spans",)
