@@ -22,7 +22,7 @@ from bertjax.tasks import dataset, tables
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.ner import conll
 from bertjax.tasks.ner import dataset as ner_dataset
-from bertjax.tasks.sequence.predictions import class_table
+from bertjax.tasks.sequence.predictions import write_classes
 from bertjax.tasks.tags import rows as tag_rows
 from bertjax.tasks.tags.rows import Row
 
@@ -161,7 +161,10 @@ class Dataset(ner_dataset.Dataset):
         return np.eye(len(self.tags))[found], np.array(true)
 
     def write(self, split: str, predictions: Int[np.ndarray, "n L"], folder: pathlib.Path) -> None:
-        """Writes `SPLIT.jsonl`, every example, and `SPLIT_classes.txt`, a table of the classes."""
+        """Writes `SPLIT.jsonl`, every example, and `SPLIT_classes.txt`, a table of the classes.
+
+        For tags that are not entities also the confusion matrix of `tasks/sequence/predictions.py`.
+        """
         rows, predicted = self.rows[split], self.predicted_tags(split, predictions)
         lines = []
         for row, tags in zip(rows, predicted, strict=True):
@@ -171,28 +174,26 @@ class Dataset(ner_dataset.Dataset):
             given = {self.column: row.text if self.reads_text else list(row.sentence.words)}
             lines.append(json.dumps(given | true | answer, ensure_ascii=False))
         write_output(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
-        if rows.labelled:
-            table = self._class_table(split, predictions, predicted)
+        if rows.labelled and self.has_entities:
+            table = _type_table(predicted, [sentence.tags for sentence in self.sentences[split]])
             write_output(folder / f"{split}_classes.txt", "\n".join(table) + "\n")
+        elif rows.labelled:
+            write_classes(folder, split, *self._one_hot(split, predictions), self.tags)
 
-    def _class_table(
-        self,
-        split: str,
-        predictions: Int[np.ndarray, "n L"],
-        predicted: Sequence[Sequence[str]],
-    ) -> list[str]:
-        if not self.has_entities:
-            return class_table(*self._one_hot(split, predictions), self.tags)
-        references = [sentence.tags for sentence in self.sentences[split]]
-        counts = entities.count_by_type(predicted, references)
-        width = max(map(len, ("class", *counts)))
-        rows = [f"{'class':{width}}  precision  recall      F1  entities"]
-        for kind, own in sorted(counts.items(), key=lambda item: item[1].f1):
-            rows.append(
-                f"{kind:{width}}  {own.precision:9.4f}  {own.recall:6.4f}  {own.f1:6.4f}  "
-                f"{own.reference:8,}"
-            )
-        return rows
+
+def _type_table(
+    predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> list[str]:
+    """Returns the lines of a table of the entity types, the lowest F1 first."""
+    counts = entities.count_by_type(predicted, references)
+    width = max(map(len, ("class", *counts)))
+    rows = [f"{'class':{width}}  precision  recall      F1  entities"]
+    for kind, own in sorted(counts.items(), key=lambda item: item[1].f1):
+        rows.append(
+            f"{kind:{width}}  {own.precision:9.4f}  {own.recall:6.4f}  {own.f1:6.4f}  "
+            f"{own.reference:8,}"
+        )
+    return rows
 
 
 def _labels(row: Row, tags: Sequence[str]) -> dict[str, Any]:
