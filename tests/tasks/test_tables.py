@@ -1,5 +1,6 @@
 """Tables of words, spans, choices and answers: rows, mistakes, and from fine-tuning to answers."""
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -220,6 +221,8 @@ def test_a_dev_split_keeps_groups_together():
 
 
 QUICK = ("spans",)
+FORMATS = {"tags": "parquet", "choices": "csv", "answers": "parquet"}
+"""Formats other than JSON lines: lists, JSON in cells, and objects."""
 STORIES = {
     "tags": (
         {"tokens": ["the", "name", "of", "x"], "tags": ["O", "I-N", "O", "I-X"]},
@@ -242,7 +245,11 @@ STORIES = {
         {"question", "choices", "answer", "probabilities"},
     ),
     "answers": (
-        {"question": "a", "context": "the name of x", "answers": "name"},
+        {
+            "question": "a",
+            "context": "the name of x",
+            "answers": {"text": ["name"], "answer_start": [4]},
+        },
         ["a\tthe name of x"],
         {"question", "context", "answer", "n_best"},
     ),
@@ -254,19 +261,37 @@ NAMES = {
 }
 
 
+def write_table(folder: pathlib.Path, form: str, rows: list[dict]) -> pathlib.Path:
+    path = folder / f"data.{form}"
+    if form == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    elif form == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(rows[0])
+            for row in rows:
+                cells = [
+                    each if isinstance(each, str) else json.dumps(each) for each in row.values()
+                ]
+                writer.writerow(cells)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in STORIES],
 )
 def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
     row, lines, keys = STORIES[kind]
-    rows = [row] * 12
-    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = write_table(tmp_path, FORMATS.get(kind, "jsonl"), [row] * 12)
     recipe = f"task:{kind if kind in ('choices', 'answers') else 'tags'},tiny"
     run = tmp_path / "run"
     finetune.main(
         [
-            *("--config", recipe, "--data", str(tmp_path / "data.jsonl")),
+            *("--config", recipe, "--data", str(path)),
             *("--init", f"random:{SAVED / 'run'}", "--workdir", str(run)),
             *("--config.keep_checkpoints=true", "--config.num_train_epochs=1"),
             "--config.data.padded_lengths=()",
