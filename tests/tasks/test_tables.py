@@ -75,8 +75,8 @@ def test_spans_are_tags_of_words_and_back():
         ),
         (
             lambda found, a, b: choices.read(found, (a,), ("c",), b),
-            {"a": ["q", "r"], "c": [["x", "y"], ["x", "y", "z"]], "b": [0, 1]},
-            "t.jsonl:2: got 3 choices, expected 2 as at t.jsonl:1",
+            {"a": ["q", "r"], "c": [["x", "y"], ["x", None, "z"]], "b": [0, 1]},
+            "t.jsonl:2: a choice is empty",
         ),
         (
             lambda found, a, b: tables.choose_column(found, "z", (), "text"),
@@ -105,6 +105,25 @@ def test_labels_of_choices_are_texts_indices_letters_or_names():
     )
     assert found.answers.tolist() == [1] * 5
     assert (found.contexts[0], found.questions[0]) == ("a", "_")
+
+
+def test_questions_may_have_fewer_choices_than_others(read_dataset, tmp_path):
+    rows = [
+        {"question": "a", "a": "x", "b": "y", "c": None, "answer": "B"},
+        {"question": "a", "a": "x", "b": "y", "c": "z", "answer": "A"},
+    ]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset = read_dataset("choices", choices=("a", "b", "c"))
+    assert "(2 to 3 choices)" in dataset.findings[0]
+    assert dataset.task_fields["num_choices"] == 3
+    assert dataset.batches["train"].labels.tolist() == [0, 1, -1, 1, 0, 0]
+    scores = np.array([1, 2, 3, 1, 2, 3], np.float32)
+    assert dataset.score("dev", scores) == {"accuracy": 0.5}
+    dataset.write("dev", scores, tmp_path / "out")
+    written = list(map(json.loads, (tmp_path / "out" / "dev.jsonl").read_text().splitlines()))
+    assert [row["choices"] for row in written] == [["x", "y"], ["x", "y", "z"]]
+    assert [row["answer"] for row in written] == ["y", "z"]
 
 
 def test_answers_are_found_in_their_contexts():
@@ -241,7 +260,7 @@ STORIES = {
     ),
     "choices": (
         {"question": "a", "options": ["x", "y", "z"], "answer": "y"},
-        ['{"question": "a", "choices": ["x", "y", "z"]}'],
+        ['{"question": "a", "choices": ["x", "z"]}'],
         {"question", "choices", "answer", "probabilities"},
     ),
     "answers": (
@@ -308,6 +327,9 @@ def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
     predict.main(["--model", str(run / "seed_0"), "--input", str(tmp_path / "lines")])
     (answer,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert keys <= answer.keys()
+    if kind == "choices":
+        assert len(answer["probabilities"]) == 2
+        assert sum(answer["probabilities"]) == pytest.approx(1)
     model = bertjax.load(str(run / "seed_0"))
     if kind in NAMES:
         found = model.tag(lines[0])
