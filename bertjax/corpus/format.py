@@ -68,11 +68,12 @@ class Table:
 
 
 def _parse_cell(cell: str) -> Any:
-    if cell.startswith(('"[', '"{')) and cell.endswith('"'):
-        cell = cell[1:-1].replace('""', '"')  # quotes of CSV, which are literal in TSV
-    if cell.lstrip()[:1] in ("[", "{"):
-        with contextlib.suppress(ValueError):
-            return json.loads(cell)
+    text = cell.strip()
+    if text.startswith(('"[', '"{')) and text.endswith('"'):
+        text = text[1:-1].replace('""', '"')  # quotes of CSV, which are literal in TSV
+    if text[:1] in ("[", "{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
     return cell
 
 

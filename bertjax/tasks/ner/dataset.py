@@ -134,18 +134,29 @@ def from_inputs(
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
-        return [_answer(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
+        return [
+            tagged_words("words", words, labels, own)
+            for words, own in zip(rows, found, strict=True)
+        ]
 
     return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)
 
 
-def _answer(
-    words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
+def tagged_words(
+    key: str, words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
 ) -> dict[str, Any]:
+    """Returns the answer for the words of an input; see `from_inputs`.
+
+    Args:
+      key: The key of the words.
+      words: The words.
+      labels: Names of the classes.
+      logits: Logits of the classes.
+    """
     probabilities = softmax(logits, axis=-1)
     tags = [labels[number] for number in probabilities.argmax(axis=-1)]
     probabilities = probabilities.max(axis=-1).tolist()
-    answer = {"words": list(words), "tags": tags, "probabilities": probabilities}
+    answer = {key: list(words), "tags": tags, "probabilities": probabilities}
     if not all(map(ner_conll.is_tag, labels)):
         return answer
     entities = [

@@ -230,7 +230,8 @@ def from_inputs(
     """Encodes user inputs: a text per line, or words separated by spaces; or a JSON object.
 
     The key of the object is the name of the column. Answers have it, and `spans` (start, end,
-    label, text and the mean probability of its tags) or `tags` and `probabilities`.
+    label, text and the mean probability of its tags) or, as for NER, `tags`, `probabilities` and
+    `entities`, unless the tags are classes.
 
     Raises:
       UserError: a line is empty, or not such an object.
@@ -249,23 +250,22 @@ def from_inputs(
     )
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
+        found = zip(rows, encoded.by_sentence(logits), strict=True)
+        if task["reads_text"]:
+            return [_spans(key, row, labels, softmax(own, axis=-1)) for row, own in found]
         return [
-            _answer(key, row, labels, softmax(own, axis=-1))
-            for row, own in zip(rows, encoded.by_sentence(logits), strict=True)
+            ner_dataset.tagged_words(key, row.sentence.words, labels, own) for row, own in found
         ]
 
     return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)
 
 
-def _answer(
+def _spans(
     key: str, row: Row, labels: Sequence[str], probabilities: Float[np.ndarray, "w C"]
 ) -> dict[str, Any]:
     tags = [labels[number] for number in probabilities.argmax(axis=-1)]
     best = probabilities.max(axis=-1)
-    answer = _labels(row, tags)
-    if not row.ranges:
-        return {key: list(row.sentence.words), **answer, "probabilities": best.tolist()}
-    found = zip(answer["spans"], entities.extract_entities(tags), strict=True)
-    for span, (_, first, last) in found:
+    spans = tag_rows.to_spans(row.text, row.ranges, tags)
+    for span, (_, first, last) in zip(spans, entities.extract_entities(tags), strict=True):
         span["probability"] = float(best[first:last].mean())
-    return {key: row.text, **answer}
+    return {key: row.text, "spans": spans}
