@@ -4,6 +4,7 @@ A format reads the documents of a file in their order with bounded memory, so th
 repeated up to any document, from which `prepare` resumes.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -47,11 +48,33 @@ class Table:
       path: The file.
       columns: The values of each column, by name; None for a missing one.
       locations: The file and line of each row, for error messages.
+      has_types: Whether the format distinguishes texts from numbers and lists; false for CSV and
+        TSV, whose cells are all texts.
     """
 
     path: str
     columns: Mapping[str, list[Any]]
     locations: Sequence[str]
+    has_types: bool = True
+
+    def parse_column(self, name: str) -> list[Any]:
+        """Return the values of a column that may have lists or objects.
+
+        In formats without types, cells that are JSON lists or objects are parsed. Elsewhere a text
+        in brackets is a text.
+        """
+        cells = self.columns[name]
+        return list(cells) if self.has_types else [_parse_cell(cell) for cell in cells]
+
+
+def _parse_cell(cell: str) -> Any:
+    text = cell.strip()
+    if text.startswith(('"[', '"{')) and text.endswith('"'):
+        text = text[1:-1].replace('""', '"')  # quotes of CSV, which are literal in TSV
+    if text[:1] in ("[", "{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return cell
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,8 @@ def read_table(path: str, lines: "TableLines", header: str, **dialect) -> Table:
         cells.append(row)
         locations.append(f"{path}:{lines.number}")
     values = zip(*cells, strict=True) if cells else ((),) * len(columns)
-    return Table(path, dict(zip(columns, map(list, values), strict=True)), locations)
+    named = dict(zip(columns, map(list, values), strict=True))
+    return Table(path, named, locations, has_types=False)
 
 
 class TableLines:

@@ -16,7 +16,6 @@ from bertjax.errors import UserError
 from bertjax.huggingface.model import HFModel
 from bertjax.metrics.sequences import PROBLEM_TYPES, REGRESSION, SINGLE_LABEL
 from bertjax.tasks.glue.table import GlueTask, glue_task
-from bertjax.tasks.ner.conll import is_tag
 
 _FIX = "fix config.json, or specify the names with --labels"
 
@@ -169,19 +168,18 @@ def text_classes(released: HFModel, given: Sequence[str]) -> dict[str, Any]:
 
 
 def token_tags(released: HFModel, given: Sequence[str]) -> tuple[str, ...]:
-    """The tags of a token classifier, in the order of its outputs.
+    """The tags of a token classifier, in the order of its outputs: of entities, or any classes.
 
     Raises:
-      UserError: a name is not a tag, or config.json has no names.
+      UserError: there is not a different name for each output, or config.json has no names.
     """
     example = ("O", "B-PER", "I-PER")
     num_outputs = _num_outputs(released, "ner")
     names = tuple(given) or _read(released, num_outputs, example)
-    wrong = [name for name in names if not is_tag(name)]
-    if wrong or len(names) != num_outputs:
+    if not len(set(names)) == len(names) == num_outputs:
         raise UserError(
-            f"tags of the token classifier: got {_join(names)}, expected {num_outputs} tags such "
-            f"as {_join(example)}; {_remedy(example)}"
+            f"tags of the token classifier: got {_join(names)}, expected {num_outputs} different "
+            f"tags such as {_join(example)}; {_remedy(example)}"
         )
     return names
 

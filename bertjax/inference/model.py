@@ -8,7 +8,6 @@ Functions are compiled once per shape; texts of any number are batched by length
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -22,7 +21,7 @@ from bertjax import build, catalog, pretrained
 from bertjax.decoding.search import TokenSampler
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting, sentence_transformers
-from bertjax.huggingface.architecture import exchanged_task, is_task
+from bertjax.huggingface.architecture import pipeline_tag
 from bertjax.inference import features, fill_mask, generate, language_model, predict
 from bertjax.inference.fill_mask import Candidates
 from bertjax.inference.mteb_encoder import MtebEncoder
@@ -216,8 +215,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         Raises:
           UserError: the model has no such head, or the task has another number of texts.
         """
-        shared = [h for h in self.heads if is_task(h) and exchanged_task(h) == "glue"]
-        predictor = self._predictor(shared[0] if shared else "glue", task)
+        predictor = self._predictor("text-classification", task)
         names = predictor.text_names
         rows = [texts] if isinstance(texts, str | tuple) else list(texts)
         lines = []
@@ -228,12 +226,12 @@ class Model(pretrained.Pretrained, MtebEncoder):
                     f"got {len(given)} text(s), expected {len(names)}: {', '.join(names)}"
                 )
             lines.append(dict(zip(names, given, strict=True)))
-        found = _predict(predictor, lines, batch_size)
+        found = predictor.predict_rows(lines, batch_size)
         found = [{key: row[key] for key in row if key not in names} for row in found]
         return found[0] if isinstance(texts, str | tuple) else found
 
     def tag(self, texts: str | Sequence[str | Sequence[str]], *, batch_size: int = 32) -> Any:
-        """Tags the words of texts with a model fine-tuned for named entity recognition.
+        """Tags the words of texts with a model fine-tuned on named entities or tags of a table.
 
         >>> ner = bertjax.load("runs/ner")
         >>> found = ner.tag("Anna came from Oslo")
@@ -241,22 +239,30 @@ class Model(pretrained.Pretrained, MtebEncoder):
         (['Anna', 'came', 'from', 'Oslo'], 4)
 
         Args:
-          texts: One or more texts, split into words at white space; or lists of words.
+          texts: One or more texts, split into words at white space; or lists of words, unless the
+            model was fine-tuned on texts with spans.
           batch_size: Number of sequences per batch.
 
         Returns:
-          For each text a dict with `words`, `tags`, `probabilities` and `entities`.
+          For each text a dict with `words`, `tags`, `probabilities` and for named entities
+          `entities`; of a model fine-tuned on texts with spans `text` and `spans`.
 
         Raises:
           UserError: the model has no such head, or a text has no words.
         """
-        rows = [texts] if isinstance(texts, str) else list(texts)
-        lines = [{"words": row.split() if isinstance(row, str) else list(row)} for row in rows]
-        found = _predict(self._predictor("ner", ""), lines, batch_size)
+        predictor = self._predictor("token-classification")
+        task = predictor.config.task
+        key, reads_text = task.get("column", "words"), task.get("reads_text", False)
+        rows: list[Any] = [texts] if isinstance(texts, str) else list(texts)
+        if not reads_text:
+            rows = [row.split() if isinstance(row, str) else list(row) for row in rows]
+        found = predictor.predict_rows([{key: row} for row in rows], batch_size)
+        # Whatever the name of the column in the table.
+        found = [{"text" if reads_text else "words": row.pop(key), **row} for row in found]
         return found[0] if isinstance(texts, str) else found
 
     def answer(self, question: str, context: str) -> dict[str, Any]:
-        """Answers a question by a span of a context, with a model fine-tuned on SQuAD.
+        """Answers a question by a span of a context, with a model fine-tuned for it.
 
         >>> qa = bertjax.load("runs/squad2")
         >>> context = "Anna came from Oslo by the river."
@@ -264,14 +270,14 @@ class Model(pretrained.Pretrained, MtebEncoder):
         True
 
         Returns:
-          `answer`, "" for none; `n_best`, the best spans with their scores; for SQuAD 2.0 also
-          `null_odds`, the score of no answer minus that of the best span.
+          `answer`, "" for none; `n_best`, the best spans with their scores; if questions may
+          have no answer also `null_odds`, the score of no answer minus that of the best span.
 
         Raises:
           UserError: the model has no such head.
         """
         line = {"question": question, "context": context}
-        (found,) = _predict(self._predictor("squad", ""), [line], 8)
+        (found,) = self._predictor("question-answering").predict_rows([line], 8)
         return {key: found[key] for key in found if key not in line}
 
     def generate(
@@ -383,17 +389,11 @@ class Model(pretrained.Pretrained, MtebEncoder):
 
         return jax.jit(lambda params, batch: whole.apply({"params": params}, batch, method=method))
 
-    def _predictor(self, task: str, dataset: str) -> predict.Predictor:
-        if task not in self.heads:
+    def _predictor(self, kind: str, dataset: str = "") -> predict.Predictor:
+        """Returns the fine-tuned model; `kind` is the `pipeline_tag` of its head."""
+        if pipeline_tag(self.heads) != kind:
             raise UserError(
-                f"{self.source.run} has no head of {task}: got {', '.join(self.heads) or 'none'}, "
-                f"expected a run of bertjax finetune with a config of {task}"
+                f"{self.source.run} has no head for {kind}: got {', '.join(self.heads) or 'none'}, "
+                "expected a run of bertjax finetune for such a task"
             )
         return self._load_once(predict.load, task=dataset)
-
-
-def _predict(
-    predictor: predict.Predictor, rows: Sequence[dict[str, Any]], batch_size: int
-) -> list[dict[str, Any]]:
-    lines = [(f"text {number}", json.dumps(row)) for number, row in enumerate(rows, 1)]
-    return predictor.predict(lines, batch_size)

@@ -1,6 +1,7 @@
 """Predict with a fine-tuned model: a prediction for each input line."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +73,11 @@ class Predictor:
         spec = encoding_spec(config, self.tokenizer, batch_size)
         request = from_inputs(lines, self.data, config.task, config.data, spec)
         return request.answers(self.outputs(request.batches))
+
+    def predict_rows(self, rows: Sequence[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
+        """Predicts inputs that are objects instead of lines; see `predict`."""
+        lines = [(f"text {number}", json.dumps(row)) for number, row in enumerate(rows, 1)]
+        return self.predict(lines, batch_size)
 
     def outputs(self, batches: PairBatches) -> np.ndarray:
         """Returns the outputs of the task for encoded sequences, whose batches fit the mesh."""

@@ -4,7 +4,6 @@ Shared by the kinds of tasks on tables. A kind is a folder whose dataset names i
 converts their cells; finding and reading files is `tasks/sequence/files.py`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +14,7 @@ from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.tasks.sequence import files
 from bertjax.tasks.sequence.examples import check_unused, choose_held_out
+from bertjax.tasks.sequence.labels import are_hidden
 
 DEV_SHARE = 0.1
 """Share of the dev split if the config leaves it open."""
@@ -66,7 +66,7 @@ def choose_column(table: Table, named: str, common: Sequence[str], option: str) 
 
 
 def is_labelled(table: Table, column: str, split: str) -> bool:
-    """Whether a split has labels: only a test split may lack the column, or all of its cells.
+    """Whether a split has labels: a test split may lack the column, or have placeholders.
 
     Raises:
       UserError: another split lacks the column.
@@ -74,17 +74,7 @@ def is_labelled(table: Table, column: str, split: str) -> bool:
     if split != "test":
         files.check_column(table, column, "label")
         return True
-    return any(cell not in (None, "", [], -1) for cell in table.columns.get(column, ()))
-
-
-def parse_cell(cell: Any) -> Any:
-    """Parses a cell of CSV or TSV that is a JSON list or object; returns other cells unchanged."""
-    if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
-        try:
-            return json.loads(cell)
-        except ValueError:
-            return cell
-    return cell
+    return column in table.columns and not are_hidden(table.parse_column(column))
 
 
 def with_dev(
@@ -102,7 +92,8 @@ def with_dev(
       fields: `config.data`.
       labels: Labels to stratify by: 0 or 1 for each class of each training example, class indices,
         or floats for none.
-      groups: Index of each example's group, such as its context; a group is not divided.
+      groups: Index of each example's group, such as its context; a group is not divided. Groups
+        are stratified by the classes of their examples.
 
     Returns:
       The splits in the order of `files.SPLITS`, and lines that describe the split.
@@ -120,7 +111,7 @@ def with_dev(
         )
     seed = fields["split_seed"] or 0
     if groups is not None and (count := int(groups.max()) + 1) > 1:
-        chosen = choose_held_out(np.zeros(count, np.float32), share, seed)[groups]
+        chosen = choose_held_out(_presence(labels, groups, count), share, seed)[groups]
     else:
         chosen = choose_held_out(labels, share, seed)
     found = {
@@ -130,3 +121,15 @@ def with_dev(
     found |= {name: own for name, own in read.items() if name == "test"}
     line = f"no dev file: dev is {chosen.mean():.1%} of the rows (split_seed {seed})"
     return found, (line,)
+
+
+def _presence(
+    labels: Num[np.ndarray, "n *more"], groups: Int[np.ndarray, " n"], count: int
+) -> Num[np.ndarray, "g *more"]:
+    """Returns 0 or 1 for each group and class: whether an example has it; zeros for floats."""
+    if np.issubdtype(labels.dtype, np.floating):
+        return np.zeros(count, np.float32)
+    one_hot = labels if labels.ndim == 2 else np.eye(labels.max() + 1, dtype=np.int8)[labels]
+    found = np.zeros((count, one_hot.shape[1]), np.int8)
+    np.maximum.at(found, groups, one_hot)
+    return found

@@ -189,9 +189,9 @@ def test_the_model_class_determines_the_head(save_pretrained, tmp_path, capsys):
         ("TokenClassification", {}, "", "got LABEL_0, LABEL_1, expected names such as O, B-PER"),
         (
             "TokenClassification",
-            id2label("NOUN", "VERB"),
+            id2label("NOUN", "NOUN"),
             "",
-            "NOUN, VERB, expected 2 tags such as O",
+            "NOUN, NOUN, expected 2 different tags such as O",
         ),
         ("TokenClassification", id2label("O", "B-PER"), "mnli", "--task: got mnli, expected ner"),
         ("MultipleChoice", {}, "", "does not name the task: specify it"),

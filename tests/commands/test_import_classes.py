@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import catalog
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting, importing
@@ -113,11 +114,15 @@ def test_stated_names_replace_those_of_the_config(save_pretrained, tmp_path):
 
 
 def test_stated_tags_replace_those_of_the_config(save_pretrained, tmp_path):
-    config = {"architectures": ["BertForTokenClassification"]}
+    """Tags that are not those of entities are classes."""
+    config = named("DET", "NOUN") | {"architectures": ["BertForTokenClassification"]}
     source = save_pretrained(tmp_path / "hf", classifier([2, 0]), HEADS, **config)
+    (found,) = bertjax.load(str(source)).tag(["name of"])
+    assert found.keys() == {"words", "tags", "probabilities"}
+    assert found["tags"] == ["DET", "DET"]
     made = importing.read(source, labels=("B-PER", "O"))
     assert made.config.task.labels == ("B-PER", "O")
-    with pytest.raises(UserError, match="got O, expected 2 tags such as O, B-PER, I-PER; specify"):
+    with pytest.raises(UserError, match="got O, expected 2 different tags such as O, B-PER"):
         importing.read(source, labels=("O",))
 
 

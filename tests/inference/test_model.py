@@ -132,10 +132,10 @@ def test_a_saved_model_loads_as_the_same_model(bert, tmp_path, monkeypatch):
 
 def test_methods_without_a_head_are_refused_by_name(bert, classifier):
     for call, message in [
-        (lambda: bert.classify("a"), "has no head of glue: got mlm"),
+        (lambda: bert.classify("a"), "no head for text-classification: got mlm"),
         (lambda: bert.generate("a"), "has no objective causal_lm"),
         (lambda: classifier.fill_mask("a [MASK]"), "has no objective mlm"),
-        (lambda: classifier.tag("a"), "has no head of ner: got glue"),
+        (lambda: classifier.tag("a"), "no head for token-classification: got glue"),
         (lambda: classifier.logits({}), "has no language model head"),
         (lambda: classifier.classify("a"), r"got 1 text\(s\), expected 2: sentence1, sentence2"),
         (lambda: bert.embed("a", pooling="max"), "pooling: got 'max', expected mean or cls"),

@@ -1,11 +1,16 @@
 """Tables of words, spans, choices and answers: rows, mistakes, and from fine-tuning to answers."""
 
+import csv
+import dataclasses
 import json
 import pathlib
 
 import numpy as np
 import pytest
 
+import bertjax
+from bertjax import catalog
+from bertjax import config as configs
 from bertjax.commands import export, finetune, predict
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
@@ -13,6 +18,7 @@ from bertjax.tasks import tables
 from bertjax.tasks.answers import dataset as answers
 from bertjax.tasks.choices import rows as choices
 from bertjax.tasks.tags import rows as tags
+from bertjax.tokenizers import tokenizer as tokenizers
 
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "data_fixtures" / "saved_runs"
 SPANS = [{"start": 0, "end": 6, "label": "PER"}, {"start": 12, "end": 14, "label": "LOC"}]
@@ -69,8 +75,8 @@ def test_spans_are_tags_of_words_and_back():
         ),
         (
             lambda found, a, b: choices.read(found, (a,), ("c",), b),
-            {"a": ["q", "r"], "c": [["x", "y"], ["x", "y", "z"]], "b": [0, 1]},
-            "t.jsonl:2: got 3 choices, expected 2 as at t.jsonl:1",
+            {"a": ["q", "r"], "c": [["x", "y"], ["x", None, "z"]], "b": [0, 1]},
+            "t.jsonl:2: a choice is empty",
         ),
         (
             lambda found, a, b: tables.choose_column(found, "z", (), "text"),
@@ -101,6 +107,25 @@ def test_labels_of_choices_are_texts_indices_letters_or_names():
     assert (found.contexts[0], found.questions[0]) == ("a", "_")
 
 
+def test_questions_may_have_fewer_choices_than_others(read_dataset, tmp_path):
+    rows = [
+        {"question": "a", "a": "x", "b": "y", "c": None, "answer": "B"},
+        {"question": "a", "a": "x", "b": "y", "c": "z", "answer": "A"},
+    ]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    dataset = read_dataset("choices", choices=("a", "b", "c"))
+    assert "(2 to 3 choices)" in dataset.findings[0]
+    assert dataset.task_fields["num_choices"] == 3
+    assert dataset.batches["train"].labels.tolist() == [0, 1, -1, 1, 0, 0]
+    scores = np.array([1, 2, 3, 1, 2, 3], np.float32)
+    assert dataset.score("dev", scores) == {"accuracy": 0.5}
+    dataset.write("dev", scores, tmp_path / "out")
+    written = list(map(json.loads, (tmp_path / "out" / "dev.jsonl").read_text().splitlines()))
+    assert [row["choices"] for row in written] == [["x", "y"], ["x", "y", "z"]]
+    assert [row["answer"] for row in written] == ["y", "z"]
+
+
 def test_answers_are_found_in_their_contexts():
     squad = {"text": ["b"], "answer_start": [6]}
     found = answers.read_questions(
@@ -111,6 +136,85 @@ def test_answers_are_found_in_their_contexts():
     assert found.first_answers().tolist() == [[6, 7], [2, 3], [-1, -1]]
     assert found.context_of.tolist() == [0, 0, 1]
     assert found.impossible.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("has_types", [True, False])
+def test_only_formats_without_types_have_lists_in_texts(has_types):
+    """An answer or a choice in brackets is a text; in CSV and TSV, where that is possible."""
+
+    def read(**columns):
+        return dataclasses.replace(table(**columns), has_types=has_types)
+
+    cells = ["[12]", '["12"]', "[]"] if not has_types else ["[12]", ["12"], []]
+    found = answers.read_questions(
+        read(q=["1", "2", "3"], c=["see [12]"] * 2 + ["see []"], a=cells), ("q", "c"), "a"
+    )
+    assert found.answers == [("[12]",), ("12",), ()]
+    quoted = '"[""x"", ""[y]""]"'  # TSV of pandas
+    columns = {"q": ["1"], "c": [["x", "[y]"] if has_types else quoted], "label": ["[y]"]}
+    assert choices.read(read(**columns), ("q",), ("c",), "label").options == [("x", "[y]")]
+    words = read(a=["[x] [y]", "[1]"], b=["A B", "A"])
+    (first, second) = tags.read_tagged(words, "a", "b")
+    assert first.sentence.words == ("[x]", "[y]")
+    assert second.sentence.words == ("[1]" if has_types else "1",)
+
+
+@pytest.fixture
+def read_dataset(tmp_path, encoding_spec):
+    """Reads a folder as a kind of task: `read_dataset("tags", field=value)`."""
+    tokenizer = tokenizers.train(["the name of x a y z"] * 4, vocab_size=40)
+
+    def read(kind, **fields):
+        config = configs.load_config(
+            f"task:{kind},tiny", {f"data.{k}": v for k, v in fields.items()}
+        )
+        spec = encoding_spec(tokenizer, max_seq_length=32, padded_lengths=())
+        return catalog.load("tasks", kind, "dataset").Dataset(
+            str(tmp_path), config.task, config.data, spec
+        )
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "hidden"),
+    [
+        ("tags", {"words": "the name", "pos_tags": "DET NOUN"}, {}),
+        ("tags", {"text": "the name", "spans": [SPANS[0] | {"end": 3}]}, {"spans": []}),
+        ("choices", {"question": "a", "options": ["x", "y"], "answer": "y"}, {"answer": "-1"}),
+        (
+            "answers",
+            {"question": "a", "context": "the name", "answers": "name"},
+            {"answers": {"text": [], "answer_start": []}},
+        ),
+    ],
+)
+def test_a_test_split_may_have_no_labels(read_dataset, tmp_path, kind, row, hidden):
+    (label,) = list(row)[-1:]
+    bare = {name: value for name, value in row.items() if name != label} | hidden
+    for name, each in {"train": row, "dev": row, "test": bare}.items():
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([json.dumps(each)] * 2))
+    dataset = read_dataset(kind)
+    assert dataset.test == ("test",)
+    size = len(dataset.batches["test"].pairs)
+    width = {"tags": [32], "choices": [], "answers": [81]}[kind]  # 4 n_best_size + 1
+    predictions = np.zeros((size, *width), np.int64 if kind == "tags" else np.float32)
+    assert dataset.score("test", predictions) == {}
+    dataset.write("test", predictions, tmp_path / "out")
+    written = (tmp_path / "out" / "test.jsonl").read_text().splitlines()
+    assert len(written) == 2
+    assert "true" not in json.loads(written[0])
+
+
+def test_tags_that_are_classes_have_a_confusion_matrix(read_dataset, tmp_path):
+    row = json.dumps({"words": "the name x", "pos_tags": "DET NOUN NOUN"})
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text(row)
+    dataset = read_dataset("tags")
+    dataset.write("dev", np.zeros((1, 32), np.int64), tmp_path / "out")
+    matrix = (tmp_path / "out" / "dev_confusion.tsv").read_text().splitlines()
+    assert matrix == ["true \\ predicted\tDET\tNOUN", "DET\t1\t0", "NOUN\t2\t0"]
+    assert "2 of 2  NOUN -> DET" in (tmp_path / "out" / "dev_classes.txt").read_text()
 
 
 def test_a_dev_split_keeps_groups_together():
@@ -126,9 +230,18 @@ def test_a_dev_split_keeps_groups_together():
     assert len(found["dev"]) == 12
     assert {i // 4 for i in found["dev"]}.isdisjoint(i // 4 for i in found["train"])
     assert "dev is 30.0% of the rows" in line
+    # Two of the groups have a row of class 1.
+    classes = np.isin(np.arange(40), (33, 38)).astype(np.int32)
+    for seed in range(6):
+        fields = {"validation_fraction": 0.3, "split_seed": seed}
+        found, _ = tables.with_dev("t", {"train": Rows(range(40))}, fields, classes, groups)
+        assert sum(classes[i] for i in found["dev"]) == 1
+        assert len(found["dev"]) == 12
 
 
 QUICK = ("spans",)
+FORMATS = {"tags": "parquet", "choices": "csv", "answers": "parquet"}
+"""Formats other than JSON lines: lists, JSON in cells, and objects."""
 STORIES = {
     "tags": (
         {"tokens": ["the", "name", "of", "x"], "tags": ["O", "I-N", "O", "I-X"]},
@@ -147,11 +260,15 @@ STORIES = {
     ),
     "choices": (
         {"question": "a", "options": ["x", "y", "z"], "answer": "y"},
-        ['{"question": "a", "choices": ["x", "y", "z"]}'],
+        ['{"question": "a", "choices": ["x", "z"]}'],
         {"question", "choices", "answer", "probabilities"},
     ),
     "answers": (
-        {"question": "a", "context": "the name of x", "answers": "name"},
+        {
+            "question": "a",
+            "context": "the name of x",
+            "answers": {"text": ["name"], "answer_start": [4]},
+        },
         ["a\tthe name of x"],
         {"question", "context", "answer", "n_best"},
     ),
@@ -163,19 +280,37 @@ NAMES = {
 }
 
 
+def write_table(folder: pathlib.Path, form: str, rows: list[dict]) -> pathlib.Path:
+    path = folder / f"data.{form}"
+    if form == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    elif form == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(rows[0])
+            for row in rows:
+                cells = [
+                    each if isinstance(each, str) else json.dumps(each) for each in row.values()
+                ]
+                writer.writerow(cells)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in STORIES],
 )
 def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
     row, lines, keys = STORIES[kind]
-    rows = [row] * 12
-    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = write_table(tmp_path, FORMATS.get(kind, "jsonl"), [row] * 12)
     recipe = f"task:{kind if kind in ('choices', 'answers') else 'tags'},tiny"
     run = tmp_path / "run"
     finetune.main(
         [
-            *("--config", recipe, "--data", str(tmp_path / "data.jsonl")),
+            *("--config", recipe, "--data", str(path)),
             *("--init", f"random:{SAVED / 'run'}", "--workdir", str(run)),
             *("--config.keep_checkpoints=true", "--config.num_train_epochs=1"),
             "--config.data.padded_lengths=()",
@@ -192,9 +327,26 @@ def test_from_a_table_to_answers_and_an_export(kind, tmp_path, capsys):
     predict.main(["--model", str(run / "seed_0"), "--input", str(tmp_path / "lines")])
     (answer,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert keys <= answer.keys()
+    if kind == "choices":
+        assert len(answer["probabilities"]) == 2
+        assert sum(answer["probabilities"]) == pytest.approx(1)
+    model = bertjax.load(str(run / "seed_0"))
+    if kind in NAMES:
+        found = model.tag(lines[0])
+        assert found == {name.replace("tokens", "words"): value for name, value in answer.items()}
+    if kind == "answers":
+        assert model.answer("a", "the name of x")["answer"] == answer["answer"]
     export.main(["--model", str(run), "--output", str(tmp_path / "hf")])
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     if kind in NAMES:
         assert config["id2label"] == NAMES[kind]
+        capsys.readouterr()
+        predict.main(["--model", str(tmp_path / "hf"), "--input", str(tmp_path / "lines")])
+        (again,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert ("entities" in again) == (kind != "pos")
+        if kind != "spans":
+            probabilities = again.pop("probabilities")
+            assert probabilities == pytest.approx(found.pop("probabilities"), rel=1e-4)
+            assert again == found
     if kind == "choices":
         assert config["num_choices"] == 3

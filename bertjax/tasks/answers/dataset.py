@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -141,9 +141,10 @@ def read_questions(table: Table, columns: tuple[str, str], label: str) -> SquadQ
     questions, _ = files.read_texts(table, files.Columns(columns, ""))
     contexts = [str(context) for context in table.columns[columns[1]]]  # offsets count its spaces
     answers, starts = [], []
+    cells = _answer_cells(table, label, contexts) if label else []
     for number, where in enumerate(table.locations):
         given = table.columns.get(_START, [None] * len(questions))[number]
-        pairs = _answers(where, table.columns[label][number], given) if label else []
+        pairs = _answers(where, cells[number], given) if label else []
         found = [(text, _start(where, contexts[number], text, start)) for text, start in pairs]
         answers.append(tuple(text for text, _ in found))
         starts.append(tuple(start for _, start in found))
@@ -161,9 +162,20 @@ def read_questions(table: Table, columns: tuple[str, str], label: str) -> SquadQ
     )
 
 
+def _answer_cells(table: Table, label: str, contexts: Sequence[str]) -> list[Any]:
+    """Returns the cells of the answers; what is a part of the context is a text, also in brackets.
+
+    An empty list is none: CSV has no other way to write a question without an answer in JSON.
+    """
+    rows = zip(table.columns[label], table.parse_column(label), contexts, strict=True)
+    return [
+        raw if cell and isinstance(raw, str) and raw.strip() in context else cell
+        for raw, cell, context in rows
+    ]
+
+
 def _answers(where: str, cell: Any, start: Any) -> list[tuple[str, Any]]:
     """Returns (text, start or None) of each answer of a cell."""
-    cell = tables.parse_cell(cell)
     if isinstance(cell, dict) and isinstance(cell.get("text"), list):
         starts = cell.get(_START) or [None] * len(cell["text"])
         if len(starts) != len(cell["text"]):

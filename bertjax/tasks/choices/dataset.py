@@ -77,13 +77,9 @@ class Dataset(choice_dataset.Dataset):
             tables.choose_column(train, "", CHOICE_COLUMNS, "config.data.choices"),
         )
         read = {name: self._read(name, table, options, label) for name, table in found.items()}
-        count = read["train"].num_choices
-        for name, own in read.items():
-            if own.num_choices != count:
-                raise UserError(
-                    f"{found[name].path}: got {own.num_choices} choices, expected {count} as in "
-                    "the training examples; give every question the same number"
-                )
+        sizes = [len(options) for own in read.values() for options in own.options]
+        count = max(sizes)
+        read = {name: own.padded(count) for name, own in read.items()}
         _, groups = np.unique(read["train"].contexts, return_inverse=True)
         self.choices, lines = tables.with_dev(
             data, read, fields, read["train"].answers, groups if fields["text_pair"] else None
@@ -100,7 +96,8 @@ class Dataset(choice_dataset.Dataset):
             {"dataset": TEMPLATE, "num_choices": count, "columns": self.columns}
         )
         described = ", ".join(map(repr, (*self.columns, *options)))
-        self.findings = (f"columns: {described}, label {label!r} ({count} choices)", *lines)
+        shown = f"{count} choices" if min(sizes) == count else f"{min(sizes)} to {count} choices"
+        self.findings = (f"columns: {described}, label {label!r} ({shown})", *lines)
 
     def _read(self, name: str, table: Table, options: tuple[str, ...], label: str) -> Questions:
         for column in options:
@@ -113,7 +110,7 @@ class Dataset(choice_dataset.Dataset):
         questions, lines = self.choices[split], []
         for number, chosen in enumerate(self.predicted_choices(split, predictions).tolist()):
             options = questions.options[number]
-            row = {"row": number, "choices": list(options)}
+            row = {"row": number, "choices": list(filter(None, options))}
             if questions.answers is not None:
                 row["true"] = options[questions.answers[number]]
             lines.append(json.dumps(row | {"answer": options[chosen]}, ensure_ascii=False))
@@ -135,30 +132,34 @@ def from_inputs(
 ) -> PredictionRequest:
     """Encodes user inputs: a JSON object per line with the columns and "choices".
 
-    Answers have these, `answer` (text of the choice) and `probabilities`.
+    There are at most `num_choices` of them. Answers have these, `answer` (text of the choice) and
+    `probabilities`.
 
     Raises:
       UserError: a line is not such an object.
     """
     columns, count = task["columns"], task["num_choices"]
-    keys = dict.fromkeys(columns, "a string") | {"choices": f"a list of {count} strings"}
+    expected = f"a list of 2 to {count} strings" if count > 2 else "a list of 2 strings"
+    keys = dict.fromkeys(columns, "a string") | {"choices": expected}
     rows, cells = [], []
     for line in lines:
         row = dataset.parse_json_object(line, keys)
-        if not isinstance(row["choices"], list) or len(row["choices"]) != count:
-            raise UserError(f"{line[0]}: choices: expected a list of {count} strings; fix the line")
+        if not isinstance(row["choices"], list) or not 2 <= len(row["choices"]) <= count:
+            raise UserError(f"{line[0]}: choices: expected {expected}; fix the line")
         rows.append({name: row[name] for name in keys})
         cells.append(line[0])
     table = Table("input", {name: [row[name] for row in rows] for name in keys}, cells)
-    questions = choice_rows.read(table, columns, ("choices",), "")
+    questions = choice_rows.read(table, columns, ("choices",), "").padded(count)
     encoded = choice_dataset.encode_choices(questions, TEMPLATE, spec)
 
     def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
-        found = softmax(scores.reshape(len(rows), -1), axis=-1)
-        return [
-            {**row, "answer": row["choices"][int(own.argmax())], "probabilities": own.tolist()}
-            for row, own in zip(rows, found, strict=True)
-        ]
+        found = softmax(choice_dataset.choice_scores(questions, scores), axis=-1)
+        answers = []
+        for row, own in zip(rows, found, strict=True):
+            own = own[: len(row["choices"])]
+            best = row["choices"][int(own.argmax())]
+            answers.append({**row, "answer": best, "probabilities": own.tolist()})
+        return answers
 
     batches = count_in_sequences(spec, count).batches("predict", encoded, None, count)
     return PredictionRequest(batches, answers)

@@ -1,38 +1,40 @@
 """Rows of a table as multiple-choice questions."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool
 
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.tasks.multiple_choice.files import Choices, Row, collect
 from bertjax.tasks.sequence import files
-from bertjax.tasks.tables import parse_cell
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SHOWN = 40
 
 
 class Questions(Choices):
-    """The questions of a split, which can be divided."""
+    """The questions of a split; "" is the padding of a question with fewer choices than others."""
 
-    def take(self, kept: Int[np.ndarray, " m"]) -> "Questions":
-        """Returns the questions with these numbers, in their order."""
-        lists = ("contexts", "questions", "options", "ids", "levels")
-        return Questions(
-            answers=None if self.answers is None else self.answers[kept],
-            **{name: [getattr(self, name)[i] for i in kept] for name in lists},
-        )
+    def absent(self) -> Bool[np.ndarray, "n C"]:
+        """Returns which choices are padding."""
+        return np.array([[not option for option in options] for options in self.options], bool)
+
+    def padded(self, count: int) -> "Questions":
+        """Returns the questions with `count` choices each."""
+        options = [(*own, *[""] * (count - len(own))) for own in self.options]
+        return dataclasses.replace(self, options=options)
 
 
 def read(table: Table, columns: Sequence[str], choices: Sequence[str], label: str) -> Questions:
     """Reads the questions of a table.
 
     A label is the text of a choice, its index from 0 or its letter, or one of the names of the
-    choices in a column of `{"text": [...], "label": [...]}`, as in ARC.
+    choices in a column of `{"text": [...], "label": [...]}`, as in ARC. Questions may have
+    different numbers of choices; empty ones at the end of a row are absent.
 
     Args:
       table: The examples.
@@ -41,17 +43,16 @@ def read(table: Table, columns: Sequence[str], choices: Sequence[str], label: st
       label: Column of the right choice; "" for none.
 
     Raises:
-      UserError: a text is empty, a label is not a choice, or the number of choices differs.
+      UserError: a text is empty, a label is not a choice, or there are less than two choices.
     """
     texts = files.read_texts(table, files.Columns(tuple(columns), ""))
     rows = []
+    if len(choices) == 1:
+        cells = table.parse_column(choices[0])
+    else:
+        cells = [list(row) for row in zip(*(table.columns[name] for name in choices), strict=True)]
     for number, where in enumerate(table.locations):
-        options, names = _options(where, [table.columns[name][number] for name in choices])
-        if rows and len(options) != len(rows[0].options):
-            raise UserError(
-                f"{where}: got {len(options)} choices, expected {len(rows[0].options)} as at "
-                f"{rows[0].where}; give every question the same number"
-            )
+        options, names = _options(where, cells[number])
         answer = _answer(where, table.columns[label][number], options, names) if label else None
         context, question = sequence_texts([column[number] for column in texts])
         rows.append(Row(where, context, question, options, answer, str(number)))
@@ -68,23 +69,24 @@ def sequence_texts(texts: Sequence[str]) -> tuple[str, str]:
     return (context[0], question) if context else (question, "_")
 
 
-def _options(where: str, cells: Sequence[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _options(where: str, cell: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the texts of the choices and their names, if they have any."""
-    names, listed = (), list(cells)
-    if len(cells) == 1:
-        listed = parse_cell(cells[0])
-        if isinstance(listed, dict) and {"text", "label"} <= listed.keys():
-            names, listed = tuple(map(str, listed["label"])), listed["text"]
-        if not isinstance(listed, list) or len(listed) < 2:
-            raise UserError(
-                f"{where}: got the choices {str(cells[0])[:_SHOWN]!r}, expected a list of two or "
-                "more texts; fix the row, or name a column for each choice with "
-                "--config.data.choices=\"('a','b')\""
-            )
-    options = tuple("" if each is None else str(each).strip() for each in listed)
+    names, listed = (), cell
+    if isinstance(cell, dict) and {"text", "label"} <= cell.keys():
+        names, listed = tuple(map(str, cell["label"])), cell["text"]
+    listed = listed if isinstance(listed, list) else []
+    options = ["" if each is None else str(each).strip() for each in listed]
+    while options and not options[-1]:
+        options.pop()
+    if len(options) < 2:
+        raise UserError(
+            f"{where}: got the choices {str(cell)[:_SHOWN]!r}, expected a list of two or more "
+            "texts; fix the row, or name a column for each choice with "
+            "--config.data.choices=\"('a','b')\""
+        )
     if not all(options):
         raise UserError(f"{where}: a choice is empty, expected a text; fix or remove the row")
-    return options, names
+    return tuple(options), names[: len(options)]
 
 
 def _answer(where: str, label: Any, options: Sequence[str], names: Sequence[str]) -> int:

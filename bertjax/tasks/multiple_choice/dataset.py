@@ -112,7 +112,7 @@ class Dataset:
         self, split: str, predictions: Float[np.ndarray, " n"]
     ) -> Int[np.ndarray, " questions"]:
         """Returns the index of the best choice of every question of a split."""
-        return predictions.reshape(-1, self.choices[split].num_choices).argmax(axis=1)
+        return choice_scores(self.choices[split], predictions).argmax(axis=1)
 
 
 OUTPUT = "predict"
@@ -164,12 +164,19 @@ def _question(line: Line, num_choices: int) -> dict[str, Any]:
     return {name: row[name] for name in keys}
 
 
+def choice_scores(
+    choices: Choices, predictions: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, "questions C"]:
+    """Returns the scores of the choices of every question, minus infinity for absent ones."""
+    return np.where(choices.absent(), -np.inf, predictions.reshape(-1, choices.num_choices))
+
+
 def _labels(choices: Choices) -> Int[np.ndarray, " n"] | None:
-    """Returns 1 for the correct choice of each question and 0 for the others."""
+    """Returns 1 for the correct choice of each question, -1 for absent and 0 for other ones."""
     if choices.answers is None:
         return None
     correct = np.arange(choices.num_choices) == choices.answers[:, None]
-    return correct.astype(np.int32).reshape(-1)
+    return np.where(choices.absent(), -1, correct).astype(np.int32).reshape(-1)
 
 
 def question_batches(split: str, choices: Choices, dataset: str, spec: EncodingSpec) -> PairBatches:

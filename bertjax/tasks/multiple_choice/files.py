@@ -11,10 +11,10 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Bool, Int, Int32
 
 from bertjax.data.random import sample
 from bertjax.errors import UserError
@@ -58,11 +58,19 @@ class Choices:
         """C, the same for all questions."""
         return len(self.options[0])
 
-    def sample(self, size: int, seed: int) -> "Choices":
+    def absent(self) -> Bool[np.ndarray, "n C"]:
+        """Returns which options are only padding, as other questions have more: none here."""
+        return np.zeros((len(self), self.num_choices), bool)
+
+    def sample(self, size: int, seed: int) -> Self:
         """Returns `size` random questions, sampled without replacement, in file order."""
-        kept = sample(len(self), size, seed)
+        return self.take(sample(len(self), size, seed))
+
+    def take(self, kept: Int[np.ndarray, " m"]) -> Self:
+        """Returns the questions with these numbers, in their order."""
         lists = ("contexts", "questions", "options", "ids", "levels")
-        return Choices(
+        return dataclasses.replace(
+            self,
             answers=None if self.answers is None else self.answers[kept],
             **{name: [getattr(self, name)[i] for i in kept] for name in lists},
         )

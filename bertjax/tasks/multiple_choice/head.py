@@ -27,7 +27,8 @@ class Task(pretrainer.Task):
 
     The score of an option is the dot product of the pooled output with one trained vector. Each row
     of a batch is a question with one of its options, and the options of a question are consecutive
-    rows. `labels` are 1 for the correct option, else 0.
+    rows. `labels` are 1 for the correct option, else 0; -1 for the padding of a question with fewer
+    options, which the softmax leaves out.
 
     Attributes:
       dataset: `race`, `swag` or `copa`.
@@ -62,7 +63,9 @@ class Task(pretrainer.Task):
         labels = batch["labels"]
         if self.is_initializing():
             labels = jnp.repeat(labels, self.num_choices, 0)
-        labels = jnp.argmax(labels.reshape(logits.shape), axis=-1)
+        labels_QC = labels.reshape(logits.shape)
+        logits = jnp.where(labels_QC < 0, jnp.finfo(logits.dtype).min, logits)
+        labels = jnp.argmax(labels_QC, axis=-1)
         weight_sum = weights.sum()
         accuracy = (losses.count_correct(logits, labels, weights), weight_sum)
         return losses.cross_entropy(logits, labels, weights), weight_sum, {"accuracy": accuracy}

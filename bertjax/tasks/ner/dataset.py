@@ -120,7 +120,8 @@ def from_inputs(
     """Encodes user inputs: words separated by spaces, or a JSON object with a list of "words".
 
     Answers have `words`, `tags`, `probabilities` (of the predicted tag of each word), and
-    `entities` with type, text and the range of words.
+    `entities` with type, text and the range of words, unless the tags are other classes, such as
+    the parts of speech of an imported model.
 
     Raises:
       UserError: a line is empty, or not such an object.
@@ -133,27 +134,36 @@ def from_inputs(
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
-        return [_answer(words, task["labels"], own) for words, own in zip(rows, found, strict=True)]
+        return [
+            tagged_words("words", words, labels, own)
+            for words, own in zip(rows, found, strict=True)
+        ]
 
     return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)
 
 
-def _answer(
-    words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
+def tagged_words(
+    key: str, words: Sequence[str], labels: Sequence[str], logits: Float[np.ndarray, "w C"]
 ) -> dict[str, Any]:
+    """Returns the answer for the words of an input; see `from_inputs`.
+
+    Args:
+      key: The key of the words.
+      words: The words.
+      labels: Names of the classes.
+      logits: Logits of the classes.
+    """
     probabilities = softmax(logits, axis=-1)
     tags = [labels[number] for number in probabilities.argmax(axis=-1)]
+    probabilities = probabilities.max(axis=-1).tolist()
+    answer = {key: list(words), "tags": tags, "probabilities": probabilities}
+    if not all(map(ner_conll.is_tag, labels)):
+        return answer
     entities = [
         {"type": kind, "text": " ".join(words[begin:end]), "words": [begin, end]}
         for kind, begin, end in metrics_entities.extract_entities(tags)
     ]
-    probabilities = probabilities.max(axis=-1).tolist()
-    return {
-        "words": list(words),
-        "tags": tags,
-        "probabilities": probabilities,
-        "entities": entities,
-    }
+    return answer | {"entities": entities}
 
 
 def untagged_sentences(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> list[Sentence]:

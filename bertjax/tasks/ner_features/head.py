@@ -42,6 +42,7 @@ class Task(pretrainer.Task):
 
     metrics = ner_head.Task.metrics
     fields_from_data = ("labels",)
+    pipeline_tag = ner_head.Task.pipeline_tag
 
     def loss(
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool

@@ -13,7 +13,7 @@ from bertjax.constraints import AnyText, OpenShare, Seed
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.metrics.sequences import DEFAULTS, METRICS, MULTI_LABEL, REGRESSION, SINGLE_LABEL
-from bertjax.tasks import dataset
+from bertjax.tasks import dataset, tables
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.sequence import files, labels
 from bertjax.tasks.sequence.examples import (
@@ -69,11 +69,10 @@ class Dataset:
           UserError: a file, column or label is missing or invalid, or does not fit the config.
         """
         self.name = pathlib.Path(data).resolve().name.partition(".")[0] or "table"
-        paths = files.find_splits(data)
-        tables = {name: files.read_tables(own) for name, own in paths.items()}
-        self.columns = files.choose_columns(tables["train"], fields)
-        self._choose_labels(tables["train"], task, fields)
-        read = {name: self._examples(name, table, fields) for name, table in tables.items()}
+        given = tables.read_splits(data)
+        self.columns = files.choose_columns(given["train"], fields)
+        self._choose_labels(given["train"], task, fields)
+        read = {name: self._examples(name, table, fields) for name, table in given.items()}
         held_out = ""
         if "dev" not in read:
             read |= self._split(read["train"], fields)
@@ -105,7 +104,7 @@ class Dataset:
 
     def _choose_labels(self, table: Table, task: Fields, fields: Fields) -> None:
         """Determines problem type, names of the classes and metrics, and checks them."""
-        values, separator = table.columns[self.columns.label], fields["label_separator"]
+        values, separator = table.parse_column(self.columns.label), fields["label_separator"]
         kind = task.get("problem_type") or labels.find_problem_type(values, separator)
         self.problem_type, self.labels = kind, ()
         if separator and kind != MULTI_LABEL:
@@ -146,7 +145,7 @@ class Dataset:
                 )
 
     def _names(self, table: Table, fields: Fields) -> list[list[str]]:
-        values, separator = table.columns[self.columns.label], fields["label_separator"]
+        values, separator = table.parse_column(self.columns.label), fields["label_separator"]
         return [
             labels.names_of(value, self.problem_type, separator, location)
             for value, location in zip(values, table.locations, strict=True)
@@ -155,16 +154,13 @@ class Dataset:
     def _examples(self, name: str, table: Table, fields: Fields) -> SequenceExamples:
         """Converts the table of a split; a test split may have no labels."""
         texts, column = files.read_texts(table, self.columns), self.columns.label
-        is_test = name == "test"
-        if is_test and (column not in table.columns or labels.are_hidden(table.columns[column])):
+        if not tables.is_labelled(table, column, name):
             found = None
+        elif self.problem_type == REGRESSION:
+            found = labels.to_scores(table.columns[column], table.locations, _NO_SCORE)
         else:
-            files.check_column(table, column, "label")
-            if self.problem_type == REGRESSION:
-                found = labels.to_scores(table.columns[column], table.locations, _NO_SCORE)
-            else:
-                names = self._names(table, fields)
-                found = labels.to_array(names, self.labels, self.problem_type, table.locations)
+            names = self._names(table, fields)
+            found = labels.to_array(names, self.labels, self.problem_type, table.locations)
         return SequenceExamples(texts, found, [str(row) for row in range(len(table.locations))])
 
     def _split(self, examples: SequenceExamples, fields: Fields) -> dict[str, SequenceExamples]:

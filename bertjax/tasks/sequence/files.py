@@ -136,9 +136,8 @@ def read_tables(paths: Sequence[str]) -> Table:
                 f"{first.path}: {', '.join(first.columns)}"
             )
     columns = {name: [v for table in tables for v in table.columns[name]] for name in first.columns}
-    return Table(
-        first.path, columns, [location for table in tables for location in table.locations]
-    )
+    locations = [location for table in tables for location in table.locations]
+    return dataclasses.replace(first, columns=columns, locations=locations)
 
 
 def _read_table(path: str) -> Table:
@@ -239,7 +238,7 @@ def read_texts(table: Table, columns: Columns) -> tuple[list[str], ...]:
     """Returns the texts of every row.
 
     Raises:
-      UserError: a column is missing, or a text is.
+      UserError: a column is missing, or a text is, or is a list or an object.
     """
     for option, name in zip(("text", "text_pair"), columns.texts, strict=False):
         check_column(table, name, option)
@@ -253,6 +252,12 @@ def read_texts(table: Table, columns: Columns) -> tuple[list[str], ...]:
 
 
 def _text(value: Any, location: str, column: str) -> str:
+    if isinstance(value, list | dict):
+        kind = "lists" if isinstance(value, list) else "objects"
+        raise UserError(
+            f"{location}: column {column!r} has {kind}, expected texts; choose another column, or "
+            "for lists of words with a tag each --config task:tags"
+        )
     text = "" if value is None else str(value).strip()
     if not text:
         raise UserError(f"{location}: column {column!r} is empty, expected a text; remove the row")

@@ -2,7 +2,7 @@
 
 import collections
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,20 @@ def find_problem_type(values: Sequence[Any], separator: str) -> str:
 
 
 def are_hidden(values: Sequence[Any]) -> bool:
-    """Whether the labels of a test split are placeholders: all missing, empty or -1."""
-    return all(value is None or str(value).strip() in ("", "-1") for value in values)
+    """Whether the labels of a test split are placeholders: all missing, empty or -1.
+
+    Lists and objects are placeholders if all of their elements are, such as
+    `{"text": [], "answer_start": []}`.
+    """
+    return all(map(_is_hidden, values))
+
+
+def _is_hidden(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return are_hidden([*value.values()])
+    if isinstance(value, list):
+        return are_hidden(value)
+    return value is None or str(value).strip() in ("", "-1")
 
 
 def names_of(value: Any, problem_type: str, separator: str, location: str) -> list[str]:
@@ -142,7 +154,8 @@ def loss_weights(
     """Returns the weight of each class in the loss; none if all are 1.
 
     "balanced" is n / (C n_c) for one label per example, so that all classes have the same total
-    weight, and for several the number of examples without the label per example with it.
+    weight, and for several the number of examples without the label per example with it; 1 for a
+    label that all examples have, which would not be learned with a weight of 0.
 
     Args:
       array: Labels of the training examples, of `to_array`.
@@ -162,7 +175,8 @@ def loss_weights(
         size = len(array)
         if array.ndim == 2:
             counts = array.sum(axis=0, dtype=np.int64)
-            return tuple(((size - counts) / np.maximum(counts, 1)).tolist())
+            weights_C = (size - counts) / np.maximum(counts, 1)
+            return tuple(np.where(counts < size, weights_C, 1.0).tolist())
         counts = np.bincount(array, minlength=len(labels))
         return tuple((size / (len(labels) * np.maximum(counts, 1))).tolist())
     weights = dict.fromkeys(labels, 1.0)

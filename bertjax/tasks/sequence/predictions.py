@@ -67,11 +67,31 @@ def write_report(
             }
         rows.append(json.dumps(row | answer, ensure_ascii=False))
     write_output(folder / f"{split}.jsonl", "\n".join(rows) + "\n")
-    if examples.labels is None or problem_type == REGRESSION:
-        return
-    references = examples.labels
+    if examples.labels is not None and problem_type != REGRESSION:
+        write_classes(folder, split, logits, examples.labels, labels)
+
+
+def write_classes(
+    folder: pathlib.Path,
+    split: str,
+    logits: Num[np.ndarray, "n C"],
+    references: Num[np.ndarray, "n *more"],
+    labels: Sequence[str],
+) -> None:
+    """Writes the table of the classes and, for one label per example, the confusion matrix.
+
+    Args:
+      folder: Folder of the files; created if absent.
+      split: Name of the split.
+      logits: Logits of the classes.
+      references: Class indices, or 0 or 1 for each class.
+      labels: Names of the classes.
+
+    Raises:
+      UserError: a file cannot be written.
+    """
     lines = class_table(logits, references, labels)
-    if problem_type != MULTI_LABEL and len(labels) <= _MAX_MATRIX:
+    if references.ndim == 1 and len(labels) <= _MAX_MATRIX:
         counts = metrics.confusion(logits, references)
         lines += ["", *confusions(counts, labels)]
         header = "\t".join(["true \\ predicted", *labels])

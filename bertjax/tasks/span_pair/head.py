@@ -32,6 +32,7 @@ class Task(ClassifierHead, kw_only=True):
 
     dataset: Annotated[str, OneOf(names_of("span_pair"))]
     exchanged_as = ""
+    pipeline_tag = ""  # its examples have spans in addition to texts
 
     @nn.compact
     def scores(

@@ -22,7 +22,7 @@ from bertjax.tasks import dataset, tables
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.ner import conll
 from bertjax.tasks.ner import dataset as ner_dataset
-from bertjax.tasks.sequence.predictions import class_table
+from bertjax.tasks.sequence.predictions import write_classes
 from bertjax.tasks.tags import rows as tag_rows
 from bertjax.tasks.tags.rows import Row
 
@@ -91,10 +91,7 @@ class Dataset(ner_dataset.Dataset):
             read = {name: self._with_iob2(rows) for name, rows in read.items()}
         tags = self._tag_names(train, read["train"])
         self.rows, lines = tables.with_dev(data, read, fields, _presence(read["train"], tags))
-        self.sentences = {
-            name: ner_dataset.Split(row.sentence for row in rows)
-            for name, rows in self.rows.items()
-        }
+        self.sentences = {name: _sentences(rows, tags) for name, rows in self.rows.items()}
         self._encode(tags, spec, document_context=False)
         self.task_fields = MappingProxyType(
             {"labels": tags, "column": self.column, "reads_text": self.reads_text}
@@ -164,7 +161,10 @@ class Dataset(ner_dataset.Dataset):
         return np.eye(len(self.tags))[found], np.array(true)
 
     def write(self, split: str, predictions: Int[np.ndarray, "n L"], folder: pathlib.Path) -> None:
-        """Writes `SPLIT.jsonl`, every example, and `SPLIT_classes.txt`, a table of the classes."""
+        """Writes `SPLIT.jsonl`, every example, and `SPLIT_classes.txt`, a table of the classes.
+
+        For tags that are not entities also the confusion matrix of `tasks/sequence/predictions.py`.
+        """
         rows, predicted = self.rows[split], self.predicted_tags(split, predictions)
         lines = []
         for row, tags in zip(rows, predicted, strict=True):
@@ -174,28 +174,26 @@ class Dataset(ner_dataset.Dataset):
             given = {self.column: row.text if self.reads_text else list(row.sentence.words)}
             lines.append(json.dumps(given | true | answer, ensure_ascii=False))
         write_output(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
-        if rows.labelled:
-            table = self._class_table(split, predictions, predicted)
+        if rows.labelled and self.has_entities:
+            table = _type_table(predicted, [sentence.tags for sentence in self.sentences[split]])
             write_output(folder / f"{split}_classes.txt", "\n".join(table) + "\n")
+        elif rows.labelled:
+            write_classes(folder, split, *self._one_hot(split, predictions), self.tags)
 
-    def _class_table(
-        self,
-        split: str,
-        predictions: Int[np.ndarray, "n L"],
-        predicted: Sequence[Sequence[str]],
-    ) -> list[str]:
-        if not self.has_entities:
-            return class_table(*self._one_hot(split, predictions), self.tags)
-        references = [sentence.tags for sentence in self.sentences[split]]
-        counts = entities.count_by_type(predicted, references)
-        width = max(map(len, ("class", *counts)))
-        rows = [f"{'class':{width}}  precision  recall      F1  entities"]
-        for kind, own in sorted(counts.items(), key=lambda item: item[1].f1):
-            rows.append(
-                f"{kind:{width}}  {own.precision:9.4f}  {own.recall:6.4f}  {own.f1:6.4f}  "
-                f"{own.reference:8,}"
-            )
-        return rows
+
+def _type_table(
+    predicted: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> list[str]:
+    """Returns the lines of a table of the entity types, the lowest F1 first."""
+    counts = entities.count_by_type(predicted, references)
+    width = max(map(len, ("class", *counts)))
+    rows = [f"{'class':{width}}  precision  recall      F1  entities"]
+    for kind, own in sorted(counts.items(), key=lambda item: item[1].f1):
+        rows.append(
+            f"{kind:{width}}  {own.precision:9.4f}  {own.recall:6.4f}  {own.f1:6.4f}  "
+            f"{own.reference:8,}"
+        )
+    return rows
 
 
 def _labels(row: Row, tags: Sequence[str]) -> dict[str, Any]:
@@ -203,6 +201,14 @@ def _labels(row: Row, tags: Sequence[str]) -> dict[str, Any]:
     if row.ranges:
         return {"spans": tag_rows.to_spans(row.text, row.ranges, tags)}
     return {"tags": list(tags)}
+
+
+def _sentences(rows: TaggedRows, tags: tuple[str, ...]) -> ner_dataset.Split:
+    """Returns the sentences of a split; the first tag is the placeholder of absent labels."""
+    if rows.labelled:
+        return ner_dataset.Split(row.sentence for row in rows)
+    words = [row.sentence.words for row in rows]
+    return ner_dataset.Split(ner_dataset.untagged_sentences(words, tags))
 
 
 def _presence(rows: TaggedRows, tags: Sequence[str]) -> Int[np.ndarray, "n C"]:
@@ -224,7 +230,8 @@ def from_inputs(
     """Encodes user inputs: a text per line, or words separated by spaces; or a JSON object.
 
     The key of the object is the name of the column. Answers have it, and `spans` (start, end,
-    label, text and the mean probability of its tags) or `tags` and `probabilities`.
+    label, text and the mean probability of its tags) or, as for NER, `tags`, `probabilities` and
+    `entities`, unless the tags are classes.
 
     Raises:
       UserError: a line is empty, or not such an object.
@@ -243,23 +250,22 @@ def from_inputs(
     )
 
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
+        found = zip(rows, encoded.by_sentence(logits), strict=True)
+        if task["reads_text"]:
+            return [_spans(key, row, labels, softmax(own, axis=-1)) for row, own in found]
         return [
-            _answer(key, row, labels, softmax(own, axis=-1))
-            for row, own in zip(rows, encoded.by_sentence(logits), strict=True)
+            ner_dataset.tagged_words(key, row.sentence.words, labels, own) for row, own in found
         ]
 
     return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)
 
 
-def _answer(
+def _spans(
     key: str, row: Row, labels: Sequence[str], probabilities: Float[np.ndarray, "w C"]
 ) -> dict[str, Any]:
     tags = [labels[number] for number in probabilities.argmax(axis=-1)]
     best = probabilities.max(axis=-1)
-    answer = _labels(row, tags)
-    if not row.ranges:
-        return {key: list(row.sentence.words), **answer, "probabilities": best.tolist()}
-    found = zip(answer["spans"], entities.extract_entities(tags), strict=True)
-    for span, (_, first, last) in found:
+    spans = tag_rows.to_spans(row.text, row.ranges, tags)
+    for span, (_, first, last) in zip(spans, entities.extract_entities(tags), strict=True):
         span["probability"] = float(best[first:last].mean())
-    return {key: row.text, **answer}
+    return {key: row.text, "spans": spans}

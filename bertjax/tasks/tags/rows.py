@@ -15,7 +15,6 @@ from bertjax.errors import UserError
 from bertjax.metrics.entities import OUTSIDE, extract_entities
 from bertjax.tasks.ner import conll
 from bertjax.tasks.ner.conll import Sentence
-from bertjax.tasks.tables import parse_cell
 
 _LETTERS_THAT_ARE_WORDS = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 _SHOWN = 40
@@ -47,16 +46,16 @@ def has_texts(table: Table, text: str, label: str) -> bool:
       text: Column of the words or texts.
       label: Column of the tags or spans.
     """
-    if any(isinstance(parse_cell(cell), list) for cell in table.columns[text]):
+    if any(isinstance(cell, list) for cell in table.parse_column(text)):
         return False
-    cells = [parse_cell(cell) for cell in table.columns[label]]
     return all(
-        isinstance(cell, list) and all(isinstance(each, dict) for each in cell) for cell in cells
+        isinstance(cell, list) and all(isinstance(each, dict) for each in cell)
+        for cell in table.parse_column(label)
     )
 
 
 def read_tagged(table: Table, column: str, label: str) -> list[Row]:
-    """Reads words and tags: lists, JSON lists, or texts separated by spaces.
+    """Reads words and tags: lists, or texts separated by spaces.
 
     Args:
       table: The examples.
@@ -66,15 +65,16 @@ def read_tagged(table: Table, column: str, label: str) -> list[Row]:
     Raises:
       UserError: a row has no word, or another number of tags.
     """
-    rows = []
+    rows, word_cells = [], table.parse_column(column)
+    tag_cells = table.parse_column(label) if label else []
     for number, where in enumerate(table.locations):
-        words = _items(table.columns[column][number])
+        words = _items(word_cells[number])
         if not words or not all(words):
             raise UserError(
                 f"{where}: column {column!r} is empty or has an empty word, expected words; "
                 "remove the row"
             )
-        tags = _items(table.columns[label][number]) if label else (OUTSIDE,) * len(words)
+        tags = _items(tag_cells[number]) if label else (OUTSIDE,) * len(words)
         if len(tags) != len(words):
             raise UserError(
                 f"{where}: got {len(words)} words in {column!r} and {len(tags)} tags in {label!r}, "
@@ -90,7 +90,6 @@ def read_tagged(table: Table, column: str, label: str) -> list[Row]:
 
 
 def _items(cell: Any) -> tuple[str, ...]:
-    cell = parse_cell(cell)
     if isinstance(cell, list):
         return tuple("" if each is None else str(each).strip() for each in cell)
     return () if cell is None else tuple(str(cell).split())
@@ -112,13 +111,13 @@ def read_spans(table: Table, column: str, label: str) -> list[Row]:
     Raises:
       UserError: a text is empty, or a span is malformed, outside of the text or overlaps another.
     """
-    rows = []
+    rows, cells = [], table.parse_column(label) if label else []
     for number, where in enumerate(table.locations):
         text = table.columns[column][number]
         ranges = split_text(text) if isinstance(text, str) else []
         if not ranges:
             raise UserError(f"{where}: column {column!r} is empty, expected a text; remove the row")
-        spans = parse_cell(table.columns[label][number]) if label else []
+        spans = cells[number] if label else []
         if not isinstance(spans, list):
             raise UserError(
                 f"{where}: column {label!r}: got {str(spans)[:_SHOWN]!r}, expected a list of spans "

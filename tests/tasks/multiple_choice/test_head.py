@@ -54,6 +54,13 @@ def test_the_loss_by_hand(module, params, token_batch, scores, weights):
     assert float(metrics["multiple_choice/accuracy"][0]) == right
 
 
+def test_absent_options_are_not_in_the_softmax(module, params, token_batch, scores):
+    labels = np.where(np.arange(6) == 1, -1, LABELS)
+    losses, _ = module.apply(params, token_batch(6, labels=labels), train=False)
+    chosen = log_softmax(scores[0, [0, 2]])[1] + log_softmax(scores[1])[0]
+    assert float(losses["multiple_choice"][0]) == pytest.approx(-chosen, rel=1e-5)
+
+
 def test_every_answer_gets_its_score(module, params, token_batch, scores):
     found = module.apply(params, token_batch(6), method="predict")
     np.testing.assert_allclose(found, scores.reshape(-1), rtol=1e-5)

@@ -86,7 +86,9 @@ def test_several_labels_are_lists_or_separated(read):
     dataset = read({"train.jsonl": lists, "dev.jsonl": lists})
     cells = "text\tlabels\ngood\tb|a\nbad\t\nfine\t b |\n"
     same = read({"t.tsv": cells}, "t.tsv", label_separator="|")
-    assert dataset.task_fields == same.task_fields
+    quoted = 'text,labels\ngood,"[""b"",""a""]"\nbad,[]\nfine,"[""b""]"\n'
+    json_cells = read({"t.csv": quoted}, "t.csv")
+    assert dataset.task_fields == same.task_fields == json_cells.task_fields
     assert dataset.task_fields["problem_type"] == "multi_label_classification"
     assert dataset.batches["train"].labels.tolist() == [[1, 1], [0, 0], [0, 1]]
     found = dataset.score("dev", np.array([[1.0, 1], [-1, 1], [-1, 1]]))
@@ -142,6 +144,11 @@ BAD = {
     ),
     "a.csv:3: the label is empty": ({"a.csv": "text,label\nx,y\nz,\n"}, "a.csv", {}),
     "a.csv:2: column 'text' is empty": ({"a.csv": "text,label\n,y\nz,x\n"}, "a.csv", {}),
+    "a.jsonl:1: column 'tokens' has lists, expected texts; .* task:tags": (
+        {"a.jsonl": "".join(f'{{"tokens": ["My"], "label": "{kind}"}}\n' for kind in "xxyy")},
+        "a.jsonl",
+        {"text": "tokens"},
+    ),
     "dev.csv:2: label: got 'new', which no training example has": (
         {"train.csv": csv(), "dev.csv": csv([("x", "new")])}, "", {},
     ),

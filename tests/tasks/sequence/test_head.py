@@ -51,6 +51,9 @@ def test_balanced_weights_give_every_class_the_same_total():
     assert found == pytest.approx((7 / 12, 7 / 3, 7 / 6))
     several = np.array([[1, 1], [1, 0], [1, 0], [0, 0], [1, 0]], np.int8)
     assert labels.loss_weights(several, ("a", "b"), ("balanced",)) == pytest.approx((0.25, 4.0))
+    # Of a label that all examples have, there is no example without it to balance.
+    always = np.array([[1, 1], [1, 0]], np.int8)
+    assert labels.loss_weights(always, ("a", "b"), ("balanced",)) == (1.0, 1.0)
     assert labels.loss_weights(classes, ("a", "b", "c"), ("b=2.5",)) == (1.0, 2.5, 1.0)
     with pytest.raises(UserError, match="got 'd=2', expected the name of a class"):
         labels.loss_weights(classes, ("a", "b", "c"), ("d=2",))
