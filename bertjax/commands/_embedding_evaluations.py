@@ -144,13 +144,7 @@ def add_retrieval(commands) -> None:
 
 
 def _add_embedding(parser, unit: str) -> None:
-    parser.add_argument(
-        "--pooling",
-        default="",
-        choices=["mean", "cls"],
-        help="mean over a sequence, special tokens included; or the vector of [CLS] (default: that "
-        "of the model, or mean)",
-    )
+    _flags.add_pooling(parser)
     _flags.add_max_length(parser)
     _flags.add_batch_size(parser, 64, unit)
     _flags.add_precision(parser, "auto")

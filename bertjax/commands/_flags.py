@@ -158,6 +158,24 @@ def add_batch_size(parser: Parser, default: int, unit: str) -> None:
     )
 
 
+def add_pooling(parser: Parser, default: str = "mean", none: str = "") -> None:
+    """Adds --pooling of the tokens of a text; "" stands for that of the model.
+
+    Args:
+      parser: The parser.
+      default: Pooling of a model that specifies none.
+      none: Meaning of `none`, if that is a choice.
+    """
+    choices = ["none", "mean", "weighted", "cls"] if none else ["mean", "weighted", "cls"]
+    parser.add_argument(
+        "--pooling",
+        default="",
+        choices=choices,
+        help=f"{none}mean over a sequence, special tokens included; mean weighted by position; or "
+        f"the vector of [CLS] (default: that of the model, or {default})",
+    )
+
+
 def add_max_length(parser: Parser) -> None:
     """Adds --max_length of a sequence; 0 stands for that of the model."""
     parser.add_argument(

@@ -26,10 +26,11 @@ examples:
 Layer 0 is the output of the embeddings, -1 the last layer. With --pooling
 none there is one row per token, without special tokens, with the range of
 characters that the token covers. --pooling mean averages a sequence, [CLS] and
-[SEP] included, as sentence-transformers does; --pooling cls is the vector of
-[CLS]; --normalize scales vectors to unit length. A folder of
-sentence-transformers and a run of `bertjax finetune --config pairs` specify
-pooling, normalisation and maximum length; options change them.
+[SEP] included, as sentence-transformers does; weighted averages with weights
+1, 2, 3 ... (SGPT, Muennighoff 2022); cls is the vector of [CLS]; --normalize
+scales vectors to unit length. A folder of sentence-transformers and a run of
+`bertjax finetune --config pairs` specify pooling, normalisation and maximum
+length; options change them.
 
 An .npz or .safetensors has features [rows, layers, width] and layers; for
 tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
@@ -157,13 +158,7 @@ def parser() -> _flags.Parser:
         help=".npy, .npz, .safetensors or .parquet file to create",
     )
     add("--layers", default="-1", help="layer numbers separated by commas, or all")
-    add(
-        "--pooling",
-        default="",
-        choices=["none", "mean", "cls"],
-        help="none: one row per token; mean or cls: one row per text (default: that of the model, "
-        "or none)",
-    )
+    _flags.add_pooling(parser, "none", "one row per token; or one per text: ")
     add(
         "--normalize",
         action=argparse.BooleanOptionalAction,

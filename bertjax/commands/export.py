@@ -104,13 +104,7 @@ def parser() -> _flags.Parser:
         choices=["transformers", "sentence-transformers"],
         help="the library that opens the folder",
     )
-    parser.add_argument(
-        "--pooling",
-        default="",
-        choices=["mean", "cls"],
-        help="mean over a sequence, special tokens included; or the vector of [CLS]; for "
-        "sentence-transformers (default: that of the run, or mean)",
-    )
+    _flags.add_pooling(parser)
     parser.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,

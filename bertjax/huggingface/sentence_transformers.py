@@ -19,8 +19,8 @@ from bertjax import build
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.io.files import read_json, write_hf_json
+from bertjax.layers.pooling import POOLINGS
 
-POOLINGS = ("mean", "cls")
 DEFAULT_LENGTH = 512
 """Maximum sequence length of models without a maximum."""
 
@@ -29,8 +29,10 @@ _PROMPTS, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.js
 _CLASSES = "sentence_transformers.models"
 """The package of the modules, which newer releases still read under this name."""
 _FLAG = "pooling_mode_"
-_MODES = {"cls_token": "cls", "mean_tokens": "mean"}
+_FLAGS = {"cls_token": "cls", "mean_tokens": "mean", "weightedmean_tokens": "weighted"}
 """Names of the poolings in files of older releases, which have a flag for each."""
+_MODES = {"weightedmean": "weighted"}
+"""Names in files of newer releases that differ from those of bertjax."""
 _NO_LENGTH = 10**6
 """transformers writes a huge `model_max_length` for tokenizers without a limit."""
 
@@ -40,8 +42,7 @@ class EmbeddingSettings:
     """How a model embeds texts.
 
     Attributes:
-      pooling: `mean` over a sequence, special tokens included, or `cls`; "" if bertjax has no such
-        pooling.
+      pooling: One of `layers/pooling.py`; "" if bertjax has no such pooling.
       normalize: Whether embeddings are unit vectors.
       max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       unsupported: The settings that bertjax does not support, as text; "" for none.
@@ -93,9 +94,10 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 def _modes(pooling: Mapping[str, Any]) -> list[str]:
     """The names of the poolings of a module, whose vectors are concatenated."""
     if mode := pooling.get("pooling_mode"):
-        return [mode] if isinstance(mode, str) else list(mode)
+        modes = [mode] if isinstance(mode, str) else list(mode)
+        return [_MODES.get(name, name) for name in modes]
     flags = [name.removeprefix(_FLAG) for name, on in pooling.items() if _FLAG in name and on]
-    return [_MODES.get(name, name) for name in flags]
+    return [_FLAGS.get(name, name) for name in flags]
 
 
 def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
@@ -119,7 +121,7 @@ def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
     if modules[:2] != ["Transformer", "Pooling"] or (len(modules) > 2 and not normalize):
         unsupported = f"the modules {', '.join(modules)}, expected Transformer, Pooling, Normalize"
     elif len(modes) != 1 or modes[0] not in POOLINGS:
-        unsupported = f"pooling {' and '.join(modes)}, expected mean or cls"
+        unsupported = f"pooling {' and '.join(modes)}, expected one of {', '.join(POOLINGS)}"
     elif stored["do_lower_case"]:
         unsupported = "do_lower_case=true, expected a tokenizer that lowercases"
     elif stored["prompt"]:
@@ -151,12 +153,12 @@ def choose(
     """
     allowed = dict.fromkeys((*POOLINGS, default))
     if pooling and pooling not in allowed:
-        raise UserError(f"pooling: got {pooling!r}, expected {' or '.join(allowed)}")
+        raise UserError(f"pooling: got {pooling!r}, expected one of {', '.join(allowed)}")
     own = settings_of(config) or EmbeddingSettings(default, False, 0)
     if own.unsupported and not pooling:
         raise UserError(
             f"unsupported embedding settings of the model: got {own.unsupported}; pass --pooling "
-            "mean or cls to replace them"
+            f"with one of {', '.join(POOLINGS)} to replace them"
         )
     if normalize is None:
         normalize = own.normalize and pooling != "none"  # applies to pooled vectors only
@@ -196,8 +198,8 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
         {"idx": number, "name": str(number), "path": path, "type": f"{_CLASSES}.{name}"}
         for number, (path, name) in enumerate(modules)
     ]
-    flags = {f"{_FLAG}{flag}": mode == settings.pooling for flag, mode in _MODES.items()}
-    others = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    flags = {f"{_FLAG}{flag}": mode == settings.pooling for flag, mode in _FLAGS.items()}
+    others = ("max_tokens", "mean_sqrt_len_tokens", "lasttoken")
     flags |= {f"{_FLAG}{flag}": False for flag in others}
     for path, _ in modules[1:]:
         (folder / path).mkdir()

@@ -73,7 +73,7 @@ def load(
 
     Args:
       model: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
-      pooling: `mean` or `cls`; "" for that of the model, or mean.
+      pooling: `mean`, `weighted` or `cls`; "" for that of the model, or mean.
       max_length: Maximum number of tokens of a sequence; 0 for that of the model, or 512.
       batch_size: Number of texts per batch.
       precision: As `config.model.precision`.

@@ -209,8 +209,8 @@ def sts(
       text: Column of the first sentence of a table; "" for one with a common name.
       text_pair: Column of the second sentence.
       label: Column of the score.
-      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
-        the model, or mean.
+      pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
+        for that of the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       batch_size: Sentences per batch.
       precision: As `config.model.precision`.
@@ -260,8 +260,8 @@ def retrieval(
       split: Name of the judgements.
       index: Index of FAISS, such as `HNSW32`, that is searched for the nearest embeddings; "" for
         exact search.
-      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
-        the model, or mean.
+      pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
+        for that of the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       reranker: A cross-encoder that sorts the first documents: a run, or a Hugging Face folder with
         one output for two texts; "" for none.

@@ -170,7 +170,8 @@ class Model(pretrained.Pretrained, MtebEncoder):
 
         Args:
           texts: A text, or texts of any number, which are batched by length.
-          pooling: "mean" over all tokens, or "cls"; "" for that of the model, or mean.
+          pooling: "mean" over all tokens, "weighted" by position, or "cls"; "" for that of the
+            model, or mean.
           normalize: Whether vectors have unit length; None for as the model specifies.
           layer: 0 is the input of the first layer, -1 the last layer.
           max_length: Longer sequences are truncated; 0 for that of the model, or 512.

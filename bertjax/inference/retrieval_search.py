@@ -35,7 +35,7 @@ def search(
       collection: Documents and queries.
       depth: Length of a ranking.
       index: Index of FAISS for the embeddings; "" for exact search.
-      pooling: `mean` or `cls`; "" for that of the model.
+      pooling: `mean`, `weighted` or `cls`; "" for that of the model.
       max_length: Longer sequences are truncated; 0 for the length of the model.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.

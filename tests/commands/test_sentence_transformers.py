@@ -100,6 +100,17 @@ def changed(exported, folder, file, **fields) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
+    "fields", [{"pooling_mode": "weightedmean"}, {"pooling_mode_weightedmean_tokens": True}]
+)
+def test_weighted_pooling_is_read_from_files_of_any_release(run, exported, tmp_path, fields):
+    fields |= {"pooling_mode_mean_tokens": False}
+    model = changed(exported, tmp_path / "model", "1_Pooling/config.json", **fields)
+    options = ("--pooling", "weighted", "--normalize", "--max_length", MAX_LENGTH)
+    expected = vectors(run, tmp_path / "b.npy", *options)
+    np.testing.assert_allclose(vectors(model, tmp_path / "a.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("file", "fields", "printed"),
     [
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling cls and mean"),
@@ -152,19 +163,19 @@ def test_options_of_pooling_need_the_format(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [["--normalize", "--max_length", MAX_LENGTH], ["--pooling", "cls"]]
+    "options",
+    [["--normalize", "--max_length", MAX_LENGTH], ["--pooling", "cls"], ["--pooling", "weighted"]],
 )
 def test_sentence_transformers_computes_the_same_vectors(run, tmp_path, options):
     library = pytest.importorskip(
         "sentence_transformers", reason="needs sentence-transformers, of the group test-all"
     )
-    target = run.parent / f"theirs_{len(options)}"
+    target = run.parent / f"theirs_{options[1]}"
     export_run(run, target, *options)
     found = library.SentenceTransformer(str(target), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(found, vectors(target, tmp_path / "a.npy"), atol=1e-5)
     # As the library itself writes it.
-    library.SentenceTransformer(str(target), device="cpu").save(
-        str(run.parent / f"again{len(options)}")
-    )
-    again = vectors(run.parent / f"again{len(options)}", tmp_path / "b.npy")
+    saved = run.parent / f"again_{options[1]}"
+    library.SentenceTransformer(str(target), device="cpu").save(str(saved))
+    again = vectors(saved, tmp_path / "b.npy")
     np.testing.assert_allclose(again, found, atol=1e-5)

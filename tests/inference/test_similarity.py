@@ -136,5 +136,5 @@ def test_data_that_does_not_exist(tmp_path):
     with pytest.raises(UserError, match="no STS-B/ in"):
         similarity.read(str(tmp_path), NO_COLUMNS)
     folder = write_glue(tmp_path / "glue")
-    with pytest.raises(UserError, match="pooling: got 'max', expected mean or cls"):
+    with pytest.raises(UserError, match="pooling: got 'max', expected one of mean, weighted, cls"):
         bertjax.evaluate("sts", str(RUN), str(folder), pooling="max")

@@ -8,12 +8,12 @@ from jaxtyping import Array, Float
 from bertjax import pretrainer
 from bertjax.constraints import AnyText, OneOf, PositiveFloat, PositiveInt, Relation, Weight
 from bertjax.interfaces import Batch
-from bertjax.layers import contrastive, masks
+from bertjax.layers import contrastive
+from bertjax.layers.pooling import POOLINGS, pool
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 CONTRASTIVE, COSENT, COSINE = "contrastive", "cosent", "cosine"
 LOSS_TYPES = (CONTRASTIVE, COSENT, COSINE)
-POOLINGS = ("mean", "cls")
 
 
 class Task(pretrainer.Task, kw_only=True):
@@ -26,7 +26,8 @@ class Task(pretrainer.Task, kw_only=True):
     Attributes:
       loss_type: contrastive (in-batch negatives), or for scored pairs cosent or cosine
         (`layers/contrastive.py`); "" for cosent if the data has scores, else contrastive.
-      pooling: mean over the tokens of a sequence, special ones included, or cls.
+      pooling: mean over the tokens of a sequence, special ones included; weighted, by position; or
+        cls (`layers/pooling.py`).
       temperature: Divides the cosines of contrastive and cosent.
       symmetric: Whether contrastive is the mean of both directions.
       matryoshka_dims: Widths, besides the full one, whose losses are added: the first numbers of a
@@ -105,10 +106,9 @@ class Task(pretrainer.Task, kw_only=True):
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B D"]:
         """Returns the embedding of every sequence, in float32."""
-        sequence, mask = encoded.sequence.astype(jnp.float32), batch["attention_mask"]
-        if self.pooling == "mean":
-            return masks.mean(sequence, mask)
-        # As in `inference/features.py`: the position of the token, also where it is the last one.
-        last = masks.padding_mask(mask).sum(axis=1) - 1
-        position = last if getattr(encoder, "cls_last", False) else jnp.zeros_like(last)
-        return jnp.take_along_axis(sequence, position[:, None, None], axis=1)[:, 0]
+        return pool(
+            encoded.sequence.astype(jnp.float32),
+            batch["attention_mask"],
+            self.pooling,
+            cls_last=getattr(encoder, "cls_last", False),
+        )

@@ -158,7 +158,7 @@ def test_microbatches_exclude_further_objectives():
         ({"task.matryoshka_dims": "(4, 16)"}, "expected matryoshka_dims below hidden_size"),
         ({"task.symmetric": "true", "task.loss_type": "cosent"}, "expected symmetric=False"),
         ({"task.temperature": "1.0", "task.loss_type": "cosine"}, "temperature has no effect"),
-        ({"task.pooling": "max"}, "expected one of 'mean', 'cls'"),
+        ({"task.pooling": "max"}, "expected one of 'mean', 'weighted', 'cls'"),
     ],
 )
 def test_impossible_options_are_one_line(init, table, tmp_path, changes, printed):
