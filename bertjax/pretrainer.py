@@ -212,8 +212,8 @@ class Task(Objective):
       label_shape: Shape of `labels` of one example.
       exchanged_as: Another task, whose maps to the classes of transformers its head uses; "" for
         separate maps.
-      embeds: Whether it trains embeddings of texts, pooled as its field `pooling` specifies; such a
-        head has no parameters.
+      embeds: Whether it trains embeddings of texts, without parameters: its field `pooling` is
+        theirs, `query_prompt` and `document_prompt` are put before the texts.
       compares_examples: Whether its loss compares all examples of a batch, so that its gradient is
         not a sum over microbatches (`train/accumulation.py`); it then has `loss_of_embeddings`.
     """

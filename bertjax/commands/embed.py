@@ -18,6 +18,8 @@ examples:
       --output sentences.parquet
   bertjax embed --model all-MiniLM-L6-v2/ --input sentences.txt --truncate \\
       --output sentences.npy
+  bertjax embed --model runs/pairs --input queries.txt --prompt_name query \\
+      --output queries.npy
   bertjax embed --model runs/bert --input sentences.txt \\
       --layers -4,-3,-2,-1 --output tokens.npz
   bertjax embed --model runs/elmo --input sentences.txt --layers all \\
@@ -30,7 +32,8 @@ characters that the token covers. --pooling mean averages a sequence, [CLS] and
 1, 2, 3 ... (SGPT, Muennighoff 2022); cls is the vector of [CLS]; --normalize
 scales vectors to unit length. A folder of sentence-transformers and a run of
 `bertjax finetune --config pairs` specify pooling, normalisation and maximum
-length; options change them.
+length; options change them. --prompt_name query or document puts their prompt
+before every text, --prompt TEXT another one.
 
 An .npz or .safetensors has features [rows, layers, width] and layers; for
 tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
@@ -69,6 +72,7 @@ def main(argv: list[str]) -> None:
         max_length=arguments.max_length,
         default="none",
     )
+    prompt = sentence_transformers.find_prompt(settings, arguments.prompt, arguments.prompt_name)
     tokens, count, truncated, shape = settings.pooling == "none", 0, 0, ()
     encoding = inference_features.load(
         run,
@@ -86,7 +90,7 @@ def main(argv: list[str]) -> None:
         progress_display() as display,
     ):
         for chunk, features in inference_features.extract(
-            encoding, lines, source, batch_size=arguments.batch_size
+            encoding, (prompt + line for line in lines), source, batch_size=arguments.batch_size
         ):
             file.add(chunk, features, tokens=tokens)
             count, shape = count + len(features), features.shape[1:]
@@ -159,6 +163,7 @@ def parser() -> _flags.Parser:
     )
     add("--layers", default="-1", help="layer numbers separated by commas, or all")
     _flags.add_pooling(parser, "none", "one row per token; or one per text: ")
+    _flags.add_prompt(parser)
     add(
         "--normalize",
         action=argparse.BooleanOptionalAction,

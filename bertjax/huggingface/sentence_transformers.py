@@ -1,4 +1,4 @@
-"""Read and write how a model embeds texts, as sentence-transformers stores it: pooling, length.
+"""Read and write how a model embeds texts, as sentence-transformers stores it: pooling, prompts.
 
 A folder of sentence-transformers is one of transformers with `modules.json`, the list of modules
 that a text passes: the encoder, the pooling and, for unit vectors, a normalisation.
@@ -6,6 +6,7 @@ that a text passes: the encoder, the pooling and, for unit vectors, a normalisat
 read_folder   folder -> its settings as text, which an imported run keeps
 settings_of   config of a run -> EmbeddingSettings, or None
 choose        config of a run, options of the user -> EmbeddingSettings
+find_prompt   EmbeddingSettings, options of the user -> the prompt of a text
 write         adds the files to a folder of transformers
 """
 
@@ -13,6 +14,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bertjax import build
@@ -33,6 +35,9 @@ _FLAGS = {"cls_token": "cls", "mean_tokens": "mean", "weightedmean_tokens": "wei
 """Names of the poolings in files of older releases, which have a flag for each."""
 _MODES = {"weightedmean": "weighted"}
 """Names in files of newer releases that differ from those of bertjax."""
+QUERY, DOCUMENT = "query", "document"
+"""Names of the prompts of retrieval."""
+_DOCUMENT_NAMES = (DOCUMENT, "passage", "corpus")
 _NO_LENGTH = 10**6
 """transformers writes a huge `model_max_length` for tokenizers without a limit."""
 
@@ -45,12 +50,17 @@ class EmbeddingSettings:
       pooling: One of `layers/pooling.py`; "" if bertjax has no such pooling.
       normalize: Whether embeddings are unit vectors.
       max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
+      prompts: Texts that are put before a text, by name: `query`, `document` and others; without
+        empty ones.
+      default_prompt: The prompt of texts that are neither queries nor documents; "" for none.
       unsupported: The settings that bertjax does not support, as text; "" for none.
     """
 
     pooling: str
     normalize: bool
     max_length: int
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str = ""
     unsupported: str = ""
 
 
@@ -75,14 +85,18 @@ def read_folder(folder: pathlib.Path) -> str:
     transformer = _read(folder / _TRANSFORMER)
     length = transformer.get("max_seq_length")
     length = length or _read(folder / _TOKENIZER).get("model_max_length") or 0
-    prompts = _read(folder / _PROMPTS)
+    stored = _read(folder / _PROMPTS)
+    prompts = stored.get("prompts") or {}
+    pooling = next((module for module in modules if module["type"] == "Pooling"), {})
     return json.dumps(
         {
             "modules": [module["type"] for module in modules],
-            "pooling": next((_modes(m) for m in modules if m["type"] == "Pooling"), []),
+            "pooling": _modes(pooling),
+            "include_prompt": pooling.get("include_prompt", True),
             "max_length": int(length) if length < _NO_LENGTH else 0,
             "do_lower_case": bool(transformer.get("do_lower_case", False)),
-            "prompt": (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or "",
+            "prompts": prompts,
+            "prompt": prompts.get(stored.get("default_prompt_name")) or "",
         }
     )
 
@@ -107,8 +121,9 @@ def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
       config: Config of the run.
     """
     if "task" in config and architectures.head_class(config["task"]["name"]).embeds:
-        length = config["data"]["max_seq_length"]
-        return EmbeddingSettings(config["task"]["pooling"], True, length)
+        task, length = config["task"], config["data"]["max_seq_length"]
+        prompts = {name: task.get(f"{name}_prompt", "") for name in (QUERY, DOCUMENT)}
+        return EmbeddingSettings(task["pooling"], True, length, _without_empty(prompts))
     if "imported" in config and "sentence_transformers" in config["imported"]:
         return _parse(json.loads(config["imported"]["sentence_transformers"]))
     return None
@@ -124,10 +139,20 @@ def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
         unsupported = f"pooling {' and '.join(modes)}, expected one of {', '.join(POOLINGS)}"
     elif stored["do_lower_case"]:
         unsupported = "do_lower_case=true, expected a tokenizer that lowercases"
-    elif stored["prompt"]:
-        unsupported = f"the default prompt {stored['prompt']!r}, expected none"
+    elif not stored.get("include_prompt", True):
+        unsupported = "include_prompt=false, expected a pooling of the tokens of the prompt too"
     pooling = "" if unsupported else modes[0]
-    return EmbeddingSettings(pooling, normalize, stored["max_length"], unsupported)
+    prompts = _without_empty(stored.get("prompts", {"default": stored["prompt"]}))
+    document = [prompts[name] for name in _DOCUMENT_NAMES if name in prompts]
+    if document:
+        prompts[DOCUMENT] = document[0]
+    return EmbeddingSettings(
+        pooling, normalize, stored["max_length"], prompts, stored["prompt"], unsupported
+    )
+
+
+def _without_empty(prompts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in prompts.items() if text}
 
 
 def choose(
@@ -136,6 +161,7 @@ def choose(
     pooling: str = "",
     normalize: bool | None = None,
     max_length: int = 0,
+    prompts: Mapping[str, str | None] = MappingProxyType({}),
     default: str = "mean",
 ) -> EmbeddingSettings:
     """Returns the settings of a run, with those that the user gives in their place.
@@ -145,6 +171,7 @@ def choose(
       pooling: Given by the user; "" for that of the run.
       normalize: Likewise; None for that of the run.
       max_length: Likewise; 0 for that of the run.
+      prompts: Likewise, by name; None for that of the run.
       default: Pooling of a run without settings: `mean`, or `none` for a vector of each token.
 
     Raises:
@@ -163,7 +190,48 @@ def choose(
     if normalize is None:
         normalize = own.normalize and pooling != "none"  # applies to pooled vectors only
     limit = min(build.positions(config["model"]), own.max_length or DEFAULT_LENGTH)
-    return EmbeddingSettings(pooling or own.pooling, normalize, max_length or int(limit))
+    given = {name: text for name, text in prompts.items() if text is not None}
+    replaced = _DOCUMENT_NAMES if DOCUMENT in given else ()
+    kept = {name: text for name, text in own.prompts.items() if name not in replaced}
+    return EmbeddingSettings(
+        pooling or own.pooling,
+        normalize,
+        max_length or int(limit),
+        _without_empty(kept | given),
+        own.default_prompt,
+    )
+
+
+def find_prompt(settings: EmbeddingSettings, prompt: str | None, name: str) -> str:
+    """Returns the text that is put before every text.
+
+    Args:
+      settings: The settings of the model.
+      prompt: Given by the user; None for one of the model.
+      name: Name of a prompt of the model; "" for its default, usually none.
+
+    Raises:
+      UserError: both are given, the model has no such prompt, or tokens are not pooled.
+    """
+    if prompt is not None and name:
+        raise UserError(f"prompt_name: got {name!r} and the prompt {prompt!r}; leave one out")
+    if settings.pooling == "none":
+        if prompt or name:
+            raise UserError(
+                f"prompt: got {prompt or name!r} with a vector for each token, expected a pooling; "
+                "pass --pooling mean"
+            )
+        return ""
+    if prompt is not None or not name:
+        return settings.default_prompt if prompt is None else prompt
+    # A model may have a prompt for queries only.
+    known = {QUERY: "", DOCUMENT: "", **settings.prompts} if settings.prompts else {}
+    if name not in known:
+        raise UserError(
+            f"prompt_name: got {name!r}, expected a prompt of the model: "
+            f"{', '.join(known) or 'it has none'}; or pass the text with --prompt"
+        )
+    return known[name]
 
 
 def check(run: Mapping[str, Any], settings: EmbeddingSettings) -> None:
@@ -211,5 +279,10 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
     write_hf_json(folder / _MODULES, listed)
     length = {"max_seq_length": settings.max_length, "do_lower_case": False}
     write_hf_json(folder / _TRANSFORMER, length)
-    prompts = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    default = [name for name, text in settings.prompts.items() if text == settings.default_prompt]
+    prompts = {
+        "prompts": dict(settings.prompts),
+        "default_prompt_name": default[0] if default else None,
+        "similarity_fn_name": "cosine",
+    }
     write_hf_json(folder / _PROMPTS, prompts)

@@ -9,6 +9,7 @@ import numpy as np
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
 from bertjax.huggingface import run_cache
+from bertjax.huggingface.sentence_transformers import DOCUMENT, QUERY, find_prompt
 from bertjax.inference import (
     dense_retrieval,
     embeddings,
@@ -194,6 +195,8 @@ def sts(
     text: str = "",
     text_pair: str = "",
     label: str = "",
+    prompt: str | None = None,
+    prompt_name: str = "",
     pooling: str = "",
     max_length: int = 0,
     batch_size: int = 64,
@@ -209,6 +212,8 @@ def sts(
       text: Column of the first sentence of a table; "" for one with a common name.
       text_pair: Column of the second sentence.
       label: Column of the score.
+      prompt: Put before every sentence; None for that of `prompt_name`.
+      prompt_name: A prompt of the model, such as `query`; "" for its default, usually none.
       pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
         for that of the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
@@ -232,7 +237,8 @@ def sts(
         precision=precision,
         progress=progress,
     )
-    cosines = similarity.cosines(embedder, examples)
+    text_before = find_prompt(embedder.settings, prompt, prompt_name)
+    cosines = similarity.cosines(embedder, examples, text_before)
     counts = {"pairs": len(examples), "truncated": embedder.num_truncated}
     return similarity.correlations(cosines, np.asarray(examples.labels)) | counts
 
@@ -243,6 +249,8 @@ def retrieval(
     *,
     split: str = "test",
     index: str = "",
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
     pooling: str = "",
     max_length: int = 0,
     reranker: str = "",
@@ -260,6 +268,8 @@ def retrieval(
       split: Name of the judgements.
       index: Index of FAISS, such as `HNSW32`, that is searched for the nearest embeddings; "" for
         exact search.
+      query_prompt: Put before every query; None for that of the model, if any.
+      document_prompt: Put before every document, likewise.
       pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
         for that of the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
@@ -299,6 +309,7 @@ def retrieval(
         batch_size=batch_size,
         precision=precision,
         progress=progress,
+        prompts={QUERY: query_prompt, DOCUMENT: document_prompt},
     )
     counts = {
         "queries": len(collection.queries),

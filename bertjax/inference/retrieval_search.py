@@ -1,6 +1,6 @@
 """Search of documents by the method of a model: embeddings, token vectors or words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
@@ -27,6 +27,7 @@ def search(
     batch_size: int,
     precision: str,
     progress: Callable[[float, str], None],
+    prompts: Mapping[str, str | None],
 ) -> tuple[dict[str, list[str]], int]:
     """Returns the ids of the best documents of each query, and the number of truncated texts.
 
@@ -40,18 +41,25 @@ def search(
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, and a line of text.
+      prompts: Put before queries and before documents, by name; None for those of the model.
 
     Raises:
       UserError: there is no such model, or the method has no such option.
     """
+    given = {f"{name}_prompt": text or "" for name, text in prompts.items()}
     if model == BM25:
         _refuse(
-            "model bm25, as it reads words", index=index, pooling=pooling, max_length=max_length
+            "model bm25, as it reads words",
+            index=index,
+            pooling=pooling,
+            max_length=max_length,
+            **given,
         )
         return bm25.search(collection, depth), 0
     run = run_cache.find_run(model)
     if late_interaction.is_trained_for(run):
-        _refuse("a colbert run, as it has a vector for each token", index=index, pooling=pooling)
+        reason = "a colbert run, as it has a vector for each token"
+        _refuse(reason, index=index, pooling=pooling, **given)
         searcher = late_interaction.load(
             run, max_length=max_length, batch_size=batch_size, precision=precision
         )
@@ -63,6 +71,7 @@ def search(
         batch_size=batch_size,
         precision=precision,
         progress=progress,
+        prompts=prompts,
     )
     if index:
         found = faiss_index.search(embedder, collection, index, depth)

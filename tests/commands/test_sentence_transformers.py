@@ -115,12 +115,8 @@ def test_weighted_pooling_is_read_from_files_of_any_release(run, exported, tmp_p
     [
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling cls and mean"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling max"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt=false"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case=true"),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
-            "the default prompt 'query: '",
-        ),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(exported, tmp_path, file, fields, printed):
@@ -128,6 +124,41 @@ def test_settings_that_are_not_supported_are_refused(exported, tmp_path, file, f
     with pytest.raises(UserError, match=f"got {printed}, expected .*; pass --pooling"):
         vectors(model, tmp_path / "a.npy")
     assert vectors(model, tmp_path / "a.npy", "--pooling", "mean").shape == (4, 16)
+
+
+PROMPTS = "config_sentence_transformers.json"
+
+
+def test_prompts_of_a_folder_are_put_before_texts(exported, tmp_path):
+    """A default prompt, one of queries, and one of documents by a further name."""
+    prompts = {"query": "q w ", "document": "", "passage": "p ", "sts": "x "}
+    model = changed(exported, tmp_path / "m", PROMPTS, prompts=prompts, default_prompt_name="sts")
+    loaded = bertjax.load(model, precision="float32")
+    plain = bertjax.load(exported, precision="float32")
+    for name, prompt in {"": "x ", **prompts, "document": "p "}.items():
+        expected = plain.embed([prompt + text for text in TEXTS])
+        np.testing.assert_allclose(loaded.embed(TEXTS, prompt_name=name), expected, atol=1e-6)
+    found = vectors(model, tmp_path / "a.npy", "--prompt_name", "query")
+    np.testing.assert_allclose(found, loaded.embed(TEXTS, prompt="q w "), atol=1e-6)
+    found = vectors(model, tmp_path / "b.npy", "--prompt", "")
+    np.testing.assert_allclose(found, plain.embed(TEXTS), atol=1e-6)
+    export_run(loaded.name, tmp_path / "again", "--query_prompt", "r ", "--document_prompt", "")
+    stored = json.loads((tmp_path / "again" / PROMPTS).read_text())
+    assert stored["prompts"] == {"query": "r ", "sts": "x "}
+    assert stored["default_prompt_name"] == "sts"
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        (["--prompt_name", "query"], "got 'query', expected a prompt of the model: it has none"),
+        (["--prompt_name", "query", "--prompt", "q "], "got 'query' and the prompt 'q '; leave"),
+        (["--pooling", "none", "--prompt", "q "], "got 'q ' with a vector for each token"),
+    ],
+)
+def test_prompts_that_do_not_apply_are_one_line(exported, tmp_path, options, printed):
+    with pytest.raises(UserError, match=printed):
+        vectors(exported, tmp_path / "a.npz", *options)
 
 
 def test_a_module_that_bertjax_does_not_have_is_refused(exported, tmp_path):
@@ -179,3 +210,23 @@ def test_sentence_transformers_computes_the_same_vectors(run, tmp_path, options)
     library.SentenceTransformer(str(target), device="cpu").save(str(saved))
     again = vectors(saved, tmp_path / "b.npy")
     np.testing.assert_allclose(again, found, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_prompts_are_those_of_sentence_transformers(run, tmp_path):
+    library = pytest.importorskip(
+        "sentence_transformers", reason="needs sentence-transformers, of the group test-all"
+    )
+    target = run.parent / "prompted"
+    export_run(run, target, "--query_prompt", "q w ", "--document_prompt", "p ")
+    reference = library.SentenceTransformer(str(target), device="cpu")
+    for name, found in {
+        "query": reference.encode(TEXTS, prompt_name="query"),
+        "document": reference.encode_document(TEXTS),
+    }.items():
+        own = vectors(target, tmp_path / f"{name}.npy", "--prompt_name", name)
+        np.testing.assert_allclose(found, own, atol=1e-5)
+    reference.default_prompt_name = "document"
+    reference.save(str(run.parent / "default"))
+    found = vectors(run.parent / "default", tmp_path / "default.npy")
+    np.testing.assert_allclose(found, reference.encode(TEXTS), atol=1e-5)

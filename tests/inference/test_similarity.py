@@ -79,7 +79,7 @@ def test_sentences_of_several_pairs_are_embedded_once():
     class Letters:
         """The share of each of two letters."""
 
-        def embed(self, texts, *, total):
+        def embed(self, texts, *, total, prompt):
             calls.append((list(texts), total))
             rows = np.array([[text.count("a"), text.count("b")] for text in texts], float)
             yield from np.split(rows / np.linalg.norm(rows, axis=1, keepdims=True), [1])

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +20,7 @@ from bertjax.tasks.pairs import splits, tables
 from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT, COSINE
 from bertjax.tasks.pairs.ranks import positive_ranks
 from bertjax.tasks.pairs.tables import PairExamples, PairLoss
+from bertjax.tasks.sequences import Pairs
 
 Fields = Mapping[str, Any]
 
@@ -63,7 +64,7 @@ class Dataset:
             reason = "they are compared with cosines"
             self.examples["train"], line = splits.rescale(train, -1.0, reason)
             self.findings += (line,)
-        self._dims = tuple(task.get("matryoshka_dims", ()))
+        self._task, self._dims = task, tuple(task.get("matryoshka_dims", ()))
         self.batches = {name: self._batches(name, own, spec) for name, own in self.examples.items()}
         self.dev = ("dev",)
         self.test = read.test
@@ -79,7 +80,7 @@ class Dataset:
     def _batches(self, name: str, examples: PairExamples, spec: EncodingSpec):
         """Batches of texts; those of a training example stay together."""
         if name != "train":
-            return spec.batches(name, spec.encode((examples.flat_texts,)), None)
+            return spec.batches(name, self._encode(examples, spec), None)
         examples = spec.subsample(name, examples)
         group = len(examples.texts)
         if self.loss_type == CONTRASTIVE:
@@ -87,7 +88,10 @@ class Dataset:
         else:
             labels = np.repeat(examples.scores, group)
         spec = dataclasses.replace(spec, batch_size=spec.batch_size * group)
-        return spec.batches(name, spec.encode((examples.flat_texts,)), labels, group)
+        return spec.batches(name, self._encode(examples, spec), labels, group)
+
+    def _encode(self, examples: PairExamples, spec: EncodingSpec) -> Pairs:
+        return spec.encode((_with_prompts(examples.flat_texts, len(examples.texts), self._task),))
 
     def score(self, split: str, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
         """Returns the metrics of a split, for each width of `matryoshka_dims` with a suffix.
@@ -141,6 +145,12 @@ def _describe(read: Mapping[str, PairExamples], loss_type: str) -> str:
     return f"columns: {columns} (loss {loss_type}{same}); dev is evaluated by {metric}"
 
 
+def _with_prompts(texts: Sequence[str], group: int, task: Fields) -> list[str]:
+    """Puts the prompts before texts, of which the first of each group is the query."""
+    query, document = task.get("query_prompt", ""), task.get("document_prompt", "")
+    return [(document if n % group else query) + text for n, text in enumerate(texts)]
+
+
 def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
     vectors = _group_by_example(examples, predictions)
     if examples.scores is not None:
@@ -181,7 +191,8 @@ def from_inputs(
       UserError: a line has another number of fields, or other keys.
     """
     rows = [dataset.parse_fields(line, task["columns"]) for line in lines]
-    encoded = spec.encode(([row[name] for row in rows for name in task["columns"]],))
+    texts = [row[name] for row in rows for name in task["columns"]]
+    encoded = spec.encode((_with_prompts(texts, 2, task),))
     truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)
 
     def answers(embeddings: Float[np.ndarray, "n D"]) -> list[dict[str, Any]]:

@@ -30,6 +30,8 @@ class Task(pretrainer.Task, kw_only=True):
         cls (`layers/pooling.py`).
       temperature: Divides the cosines of contrastive and cosent.
       symmetric: Whether contrastive is the mean of both directions.
+      query_prompt: Put before every anchor, in training and wherever the run embeds queries.
+      document_prompt: Likewise, before positives and negatives, and documents.
       matryoshka_dims: Widths, besides the full one, whose losses are added: the first numbers of a
         vector are then an embedding too (Kusupati et al. 2022, equation 1, weights of 1).
       weight: Weight in the total loss.
@@ -41,6 +43,8 @@ class Task(pretrainer.Task, kw_only=True):
     pooling: Annotated[str, OneOf(POOLINGS)] = "mean"
     temperature: PositiveFloat = 0.05
     symmetric: bool = False
+    query_prompt: AnyText = ""
+    document_prompt: AnyText = ""
     matryoshka_dims: tuple[PositiveInt, ...] = ()
     weight: Weight = 1.0
     columns: tuple[AnyText, ...] = ()

@@ -61,6 +61,18 @@ def test_pairs_without_scores_are_contrastive(read, spec):
     assert "ranks of the positives" in dataset.findings[0]
 
 
+def test_prompts_are_put_before_anchors_and_before_other_texts(read, spec):
+    triples = [(*pair, "fine") for pair in PAIRS]
+    prompts = {"query_prompt": "poor ", "document_prompt": "dull "}
+    files = {"train.csv": ("anchor,positive,negative", triples)}
+    dataset = read(files | {"dev.csv": ("anchor,positive", PAIRS)}, task=prompts)
+    for split, group in (("train", 3), ("dev", 2)):
+        sequences = dataset.batches[split].pairs
+        rows = sequences.rows(np.arange(len(sequences)), 16)["input_ids"]
+        firsts = [spec.tokenizer.decode(row[1:].tolist()).split()[0] for row in rows]
+        assert firsts == ["poor", *["dull"] * (group - 1)] * 4
+
+
 def test_scored_pairs(read, tmp_path):
     dataset = read({"pairs.csv": ("sentence1,sentence2,score", SCORED * 3)}, "pairs.csv")
     assert dataset.task_fields["loss_type"] == "cosent"
