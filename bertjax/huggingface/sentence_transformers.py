@@ -38,6 +38,7 @@ _MODES = {"weightedmean": "weighted"}
 QUERY, DOCUMENT = "query", "document"
 """Names of the prompts of retrieval."""
 _DOCUMENT_NAMES = (DOCUMENT, "passage", "corpus")
+COSINE, DOT = "cosine", "dot"
 _NO_LENGTH = 10**6
 """transformers writes a huge `model_max_length` for tokenizers without a limit."""
 
@@ -53,6 +54,7 @@ class EmbeddingSettings:
       prompts: Texts that are put before a text, by name: `query`, `document` and others; without
         empty ones.
       default_prompt: The prompt of texts that are neither queries nor documents; "" for none.
+      similarity: `cosine` or `dot`: how queries are compared with documents.
       unsupported: The settings that bertjax does not support, as text; "" for none.
     """
 
@@ -61,6 +63,7 @@ class EmbeddingSettings:
     max_length: int
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     default_prompt: str = ""
+    similarity: str = COSINE
     unsupported: str = ""
 
 
@@ -96,6 +99,7 @@ def read_folder(folder: pathlib.Path) -> str:
             "max_length": int(length) if length < _NO_LENGTH else 0,
             "do_lower_case": bool(transformer.get("do_lower_case", False)),
             "prompts": prompts,
+            "similarity": stored.get("similarity_fn_name") or COSINE,
             "prompt": prompts.get(stored.get("default_prompt_name")) or "",
         }
     )
@@ -123,7 +127,14 @@ def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
     if "task" in config and architectures.head_class(config["task"]["name"]).embeds:
         task, length = config["task"], config["data"]["max_seq_length"]
         prompts = {name: task.get(f"{name}_prompt", "") for name in (QUERY, DOCUMENT)}
-        return EmbeddingSettings(task["pooling"], True, length, _without_empty(prompts))
+        is_dot = task["loss_type"] in architectures.head_class(task["name"]).dot_product_losses
+        return EmbeddingSettings(
+            task["pooling"],
+            not is_dot,
+            length,
+            _without_empty(prompts),
+            similarity=DOT if is_dot else COSINE,
+        )
     if "imported" in config and "sentence_transformers" in config["imported"]:
         return _parse(json.loads(config["imported"]["sentence_transformers"]))
     return None
@@ -132,13 +143,15 @@ def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
 def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
     modules, modes = list(stored["modules"]), stored["pooling"]
     normalize = modules[2:] == ["Normalize"]
-    unsupported = ""
+    similarity, unsupported = stored.get("similarity", COSINE), ""
     if modules[:2] != ["Transformer", "Pooling"] or (len(modules) > 2 and not normalize):
         unsupported = f"the modules {', '.join(modules)}, expected Transformer, Pooling, Normalize"
     elif len(modes) != 1 or modes[0] not in POOLINGS:
         unsupported = f"pooling {' and '.join(modes)}, expected one of {', '.join(POOLINGS)}"
     elif stored["do_lower_case"]:
         unsupported = "do_lower_case=true, expected a tokenizer that lowercases"
+    elif similarity not in (COSINE, DOT):
+        unsupported = f"similarity_fn_name={similarity}, expected cosine or dot"
     elif not stored.get("include_prompt", True):
         unsupported = "include_prompt=false, expected a pooling of the tokens of the prompt too"
     pooling = "" if unsupported else modes[0]
@@ -147,7 +160,7 @@ def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
     if document:
         prompts[DOCUMENT] = document[0]
     return EmbeddingSettings(
-        pooling, normalize, stored["max_length"], prompts, stored["prompt"], unsupported
+        pooling, normalize, stored["max_length"], prompts, stored["prompt"], similarity, unsupported
     )
 
 
@@ -199,6 +212,7 @@ def choose(
         max_length or int(limit),
         _without_empty(kept | given),
         own.default_prompt,
+        own.similarity,
     )
 
 
@@ -283,6 +297,6 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
     prompts = {
         "prompts": dict(settings.prompts),
         "default_prompt_name": default[0] if default else None,
-        "similarity_fn_name": "cosine",
+        "similarity_fn_name": settings.similarity,
     }
     write_hf_json(folder / _PROMPTS, prompts)

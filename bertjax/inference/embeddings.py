@@ -1,7 +1,7 @@
-"""Embed texts as unit vectors, whose dot product is their cosine similarity.
+"""Embed texts as vectors whose dot product is the similarity of the model, usually the cosine.
 
 load           run -> TextEmbedder
-TextEmbedder   texts -> unit vectors, in the memory of a few batches
+TextEmbedder   texts -> vectors, in the memory of a few batches
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from jaxtyping import Float32
 
 from bertjax import pretrained
 from bertjax.huggingface import sentence_transformers
-from bertjax.huggingface.sentence_transformers import EmbeddingSettings
+from bertjax.huggingface.sentence_transformers import DOT, EmbeddingSettings
 from bertjax.inference import features
 from bertjax.inference.features import FeatureExtractor
 
@@ -45,7 +45,7 @@ class TextEmbedder:
     def embed(
         self, texts: Iterable[str], *, total: int, first: int = 0, prompt: str = ""
     ) -> Iterator[Float32[np.ndarray, "n D"]]:
-        """Yields the unit vectors of groups of texts, in order.
+        """Yields the vectors of groups of texts, in order: unit vectors, if the model has cosines.
 
         Args:
           texts: Texts; longer ones are truncated.
@@ -61,6 +61,9 @@ class TextEmbedder:
             done += len(pooled)
             self.num_truncated += chunk.num_truncated
             self.progress(done / total, f"{done:,} of {total:,} texts")
+            if self.settings.similarity == DOT and not self.settings.normalize:
+                yield pooled[:, 0]
+                continue
             norms = np.linalg.norm(pooled, axis=2)
             # Without special tokens, an empty text has a vector of zeros.
             yield pooled[:, 0] / np.maximum(norms, np.finfo(np.float32).tiny)

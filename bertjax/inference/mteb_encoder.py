@@ -91,14 +91,22 @@ class MtebEncoder:
     def similarity(
         self, embeddings1: Float[np.ndarray, "n D"], embeddings2: Float[np.ndarray, "m D"]
     ) -> Float[np.ndarray, "n m"]:
-        """Cosines of all pairs of embeddings."""
-        return _unit(embeddings1) @ _unit(embeddings2).T
+        """Cosines of all pairs of embeddings; dot products, if the model compares by these."""
+        return self._to_compare(embeddings1) @ self._to_compare(embeddings2).T
 
     def similarity_pairwise(
         self, embeddings1: Float[np.ndarray, "n D"], embeddings2: Float[np.ndarray, "n D"]
     ) -> Float[np.ndarray, " n"]:
-        """Cosines of embeddings of the same row."""
-        return (_unit(embeddings1) * _unit(embeddings2)).sum(axis=-1)
+        """Cosines of embeddings of the same row, or dot products."""
+        return (self._to_compare(embeddings1) * self._to_compare(embeddings2)).sum(axis=-1)
+
+    def _to_compare(self: _EmbeddingModel, vectors: Float[np.ndarray, "n D"]) -> np.ndarray:
+        """Scales embeddings to unit length for cosines; one of zeros, of an empty text, is kept."""
+        vectors = np.asarray(vectors, np.float32)
+        if sentence_transformers.choose(self.config).similarity == sentence_transformers.DOT:
+            return vectors
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
 
     @property
     def mteb_model_meta(self: _EmbeddingModel) -> Any:
@@ -123,7 +131,7 @@ class MtebEncoder:
             "revision": f"{source.checkpoint.name}-{digest[:16]}",
             "max_tokens": settings.max_length,
             "embed_dim": config.model.hidden_size,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": settings.similarity,
             "framework": ["JAX"],
             "use_instructions": bool(settings.prompts),
         }
@@ -143,10 +151,3 @@ _UNKNOWN = (
     "training_datasets",
 )
 """Required fields of `ModelMeta` that a run does not have."""
-
-
-def _unit(vectors: Float[np.ndarray, "*n D"]) -> Float[np.ndarray, "*n D"]:
-    """Scales embeddings to unit length; one of zeros, that of an empty text, is kept."""
-    vectors = np.asarray(vectors, np.float32)
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)

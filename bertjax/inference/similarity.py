@@ -80,7 +80,9 @@ def cosines(
     first, second = examples.texts
     sentences = list(dict.fromkeys([*first, *second]))
     groups = list(embedder.embed(sentences, total=len(sentences), prompt=prompt))
-    vectors = dict(zip(sentences, np.concatenate(groups).astype(np.float64), strict=True))
+    rows = np.concatenate(groups).astype(np.float64)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    vectors = dict(zip(sentences, rows, strict=True))
     return np.array([vectors[a] @ vectors[b] for a, b in zip(first, second, strict=True)])
 
 

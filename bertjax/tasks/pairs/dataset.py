@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from bertjax.constraints import AnyText, OpenShare, Seed
 from bertjax.corpus.format import Table
@@ -17,7 +17,7 @@ from bertjax.metrics import classification
 from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.pairs import splits, tables
-from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT, COSINE
+from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT, COSINE, KL, MARGIN_MSE, Task
 from bertjax.tasks.pairs.ranks import positive_ranks
 from bertjax.tasks.pairs.tables import PairExamples, PairLoss
 from bertjax.tasks.sequences import Pairs
@@ -32,8 +32,10 @@ class DataFields(dataset.DataFields):
       text: Column of the first text, the anchor; "" for one with a common name.
       text_pair: Column of the second text, the positive; "" for one with a common name. Without a
         second column each text is its own positive (unsupervised SimCSE).
-      negative: Column of a hard negative, for the contrastive loss; "" for `negative`, if any.
-      label: Column of the score; "" for `score` or `similarity`, if any.
+      negative: Column of a hard negative, or of a list of them, for contrastive, margin_mse and kl;
+        NAME also stands for NAME_1, NAME_2 ...; "" for `negative`, if any.
+      label: Column of the score; "" for `score` or `similarity`, if any; for margin_mse and kl that
+        of a teacher's scores, "" for `scores`.
       validation_fraction: Share of the training pairs that becomes the dev split, if there is no
         dev file; None for 0.1. The pairs of an anchor stay together.
       split_seed: Seed of that choice; None for 0.
@@ -85,6 +87,8 @@ class Dataset:
         group = len(examples.texts)
         if self.loss_type == CONTRASTIVE:
             labels = examples.text_ids.reshape(-1)
+        elif examples.teacher_scores is not None:
+            labels = np.pad(examples.teacher_scores, ((0, 0), (1, 0))).reshape(-1)
         else:
             labels = np.repeat(examples.scores, group)
         spec = dataclasses.replace(spec, batch_size=spec.batch_size * group)
@@ -100,13 +104,32 @@ class Dataset:
         the positive among all texts of the split, and `accuracy`, the share of first ranks.
         """
         examples, values = self.examples[split], {}
-        if examples.scores is None and self.loss_type != CONTRASTIVE:
+        if examples.scores is None and self.loss_type in (COSENT, COSINE):
             return {}
         for width in (predictions.shape[1], *self._dims):
             suffix = "" if width == predictions.shape[1] else f"_{width}"
-            found = _score(examples, predictions[:, :width])
+            found = self._score(examples, predictions[:, :width])
             values |= {f"{name}{suffix}": value for name, value in found.items()}
         return values
+
+    def _score(
+        self, examples: PairExamples, predictions: Float[np.ndarray, "n D"]
+    ) -> dict[str, float]:
+        vectors = _group_by_example(examples, predictions)
+        if examples.scores is not None:
+            cosines = _cosines(vectors)
+            return {
+                "spearman_cosine": classification.spearman(cosines, examples.scores),
+                "pearson_cosine": classification.pearson(cosines, examples.scores),
+            }
+        ranks = self._ranks(examples, vectors)
+        return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
+
+    def _ranks(
+        self, examples: PairExamples, vectors: Float[np.ndarray, "n G D"]
+    ) -> Int[np.ndarray, " n"]:
+        normalize = self.loss_type not in Task.dot_product_losses
+        return positive_ranks(vectors, examples.text_ids, normalize=normalize)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
         """Returns `dev/score`: `spearman_cosine` if the dev split has scores, else `mrr`."""
@@ -122,8 +145,8 @@ class Dataset:
         found = {"cosine": _cosines(vectors).tolist()}
         if examples.scores is not None:
             found["true"] = examples.scores.tolist()
-        elif self.loss_type == CONTRASTIVE:
-            found["rank"] = positive_ranks(vectors, examples.text_ids).tolist()
+        elif self.loss_type not in (COSENT, COSINE):
+            found["rank"] = self._ranks(examples, vectors).tolist()
         columns = [*zip(examples.columns, examples.texts, strict=True), *found.items()]
         rows = zip(*(values for _, values in columns), strict=True)
         names = [name for name, _ in columns]
@@ -133,8 +156,23 @@ class Dataset:
 
 def _choose_loss(table: Table, task: Fields, fields: Fields) -> PairLoss:
     """The loss of the config, or the one that the training table has columns for."""
-    name = task.get("loss_type") or (COSENT if tables.has_scores(table, fields) else CONTRASTIVE)
-    return PairLoss(name, name != CONTRASTIVE, CONTRASTIVE)
+    name = task.get("loss_type")
+    if not name:
+        tables.check_choice(
+            table,
+            fields,
+            (*tables.SCORE_COLUMNS, "scores"),
+            "set --config.task.loss_type=margin_mse or kl (scores of a teacher), contrastive "
+            "(without the scores), or cosent or cosine (without the negatives)",
+        )
+        name = COSENT if tables.has_scores(table, fields) else CONTRASTIVE
+    return PairLoss(
+        name,
+        is_scored=name in (COSENT, COSINE),
+        unscored=CONTRASTIVE,
+        is_distilled=name in (MARGIN_MSE, KL),
+        takes_margins=name == MARGIN_MSE,
+    )
 
 
 def _describe(read: Mapping[str, PairExamples], loss_type: str) -> str:
@@ -149,18 +187,6 @@ def _with_prompts(texts: Sequence[str], group: int, task: Fields) -> list[str]:
     """Puts the prompts before texts, of which the first of each group is the query."""
     query, document = task.get("query_prompt", ""), task.get("document_prompt", "")
     return [(document if n % group else query) + text for n, text in enumerate(texts)]
-
-
-def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
-    vectors = _group_by_example(examples, predictions)
-    if examples.scores is not None:
-        cosines = _cosines(vectors)
-        return {
-            "spearman_cosine": classification.spearman(cosines, examples.scores),
-            "pearson_cosine": classification.pearson(cosines, examples.scores),
-        }
-    ranks = positive_ranks(vectors, examples.text_ids)
-    return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
 
 
 def _group_by_example(

@@ -13,22 +13,25 @@ from bertjax.layers.pooling import POOLINGS, pool
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 CONTRASTIVE, COSENT, COSINE = "contrastive", "cosent", "cosine"
-LOSS_TYPES = (CONTRASTIVE, COSENT, COSINE)
+MARGIN_MSE, KL = "margin_mse", "kl"
+LOSS_TYPES = (CONTRASTIVE, COSENT, COSINE, MARGIN_MSE, KL)
 
 
 class Task(pretrainer.Task, kw_only=True):
     """Embedding of texts (Sentence-BERT, Reimers and Gurevych 2019, section 3).
 
     The G texts of an example are consecutive sequences of the batch: the anchor, its positive, and
-    a hard negative where the data has one. Labels are the number of the text, equal for equal
-    texts, for the contrastive loss, and the score of the pair for the others.
+    hard negatives where the data has some. Labels are the number of the text, equal for equal
+    texts, for the contrastive loss; the score of the pair for cosent and cosine; and for margin_mse
+    and kl the teacher's score of each text for the anchor.
 
     Attributes:
-      loss_type: contrastive (in-batch negatives), or for scored pairs cosent or cosine
-        (`layers/contrastive.py`); "" for cosent if the data has scores, else contrastive.
+      loss_type: contrastive (in-batch negatives); for scored pairs cosent or cosine; margin_mse or
+        kl for scores of a teacher (`layers/contrastive.py`); "" for cosent if the data has scores,
+        else contrastive.
       pooling: mean over the tokens of a sequence, special ones included; weighted, by position; or
         cls (`layers/pooling.py`).
-      temperature: Divides the cosines of contrastive and cosent.
+      temperature: Divides the cosines of contrastive, cosent and kl.
       symmetric: Whether contrastive is the mean of both directions.
       query_prompt: Put before every anchor, in training and wherever the run embeds queries.
       document_prompt: Likewise, before positives and negatives, and documents.
@@ -53,6 +56,7 @@ class Task(pretrainer.Task, kw_only=True):
     metrics = (("accuracy", "max"),)  # of contrastive
     fields_from_data = ("columns", "texts_per_example")
     embeds = True
+    dot_product_losses = (MARGIN_MSE,)
     compares_examples = True
     relations = (
         Relation(
@@ -90,7 +94,13 @@ class Task(pretrainer.Task, kw_only=True):
         loss_sum, metrics = 0.0, {}
         for size in (*self.matryoshka_dims, width):
             part = vectors_BGD[..., :size]
-            if self.loss_type == COSINE:
+            if self.loss_type == MARGIN_MSE:
+                own, weight_sum = contrastive.margin_mse(part, labels_BG[:, 1:], weights_B)
+            elif self.loss_type == KL:
+                own, weight_sum = contrastive.candidate_kl(
+                    part, labels_BG[:, 1:], weights_B, temperature=self.temperature
+                )
+            elif self.loss_type == COSINE:
                 own, weight_sum = contrastive.cosine_regression(part, labels_BG[:, 0], weights_B)
             elif self.loss_type == COSENT:
                 own, weight_sum = contrastive.cosent(

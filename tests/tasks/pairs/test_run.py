@@ -13,7 +13,7 @@ import bertjax
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting, run_cache
-from bertjax.inference import evaluation, predict
+from bertjax.inference import embeddings, evaluation, predict
 from bertjax.runs import finetune, finetune_job
 from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train import sharding
@@ -125,6 +125,39 @@ def test_a_run_is_evaluated_with_its_own_settings(run, tmp_path):
     assert found == evaluation.retrieval(str(run), str(tmp_path), **prompts, **explicit)
     for name in prompts:
         assert found != evaluation.retrieval(str(run), str(tmp_path), **{name: ""}, **explicit)
+
+
+def test_a_teacher_is_distilled_by_dot_products(init, table, tmp_path):
+    """With microbatches and narrower widths; the run compares embeddings as it was trained."""
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    scored = [row | {"scores": [n % 5, -(n % 3)]} for n, row in enumerate(rows)]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored))
+    changes = {"task.loss_type": "margin_mse", "task.matryoshka_dims": "(4,)"}
+    losses = []
+    for count in ("1", "2"):
+        workdir = tmp_path / f"run_{count}"
+        recipe = configs.load_config(
+            "pairs:tiny", OVERRIDES | changes | {"data.microbatches": count, "log_every": "1"}
+        )
+        finetune.finetune(
+            recipe, init=init, data=str(tmp_path / "scored.jsonl"), workdir=str(workdir)
+        )
+        lines = (workdir / "seed_0" / "metrics.jsonl").read_text().splitlines()
+        losses.append([row["pairs/loss"] for row in map(json.loads, lines) if "pairs/loss" in row])
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+    source = exporting.find(str(workdir))
+    exporting.write(source, tmp_path / "st", embedding=exporting.with_pooling(source))
+    stored = json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())
+    assert stored["similarity_fn_name"] == "dot"
+    for folder in (workdir, tmp_path / "st"):
+        model = bertjax.load(folder, precision="float32")
+        vectors = model.embed(WORDS)
+        assert np.abs(np.linalg.norm(vectors, axis=1) - 1).min() > 0.01
+        np.testing.assert_allclose(model.similarity(vectors, vectors), vectors @ vectors.T)
+        options = {"pooling": "", "max_length": 0, "batch_size": 8, "precision": "float32"}
+        embedder = embeddings.load(model, **options, progress=lambda share, text: None)
+        (found,) = embedder.embed(WORDS, total=8)
+        np.testing.assert_allclose(found, vectors, atol=1e-5)
 
 
 def steps(task_job, devices, microbatches=1):
