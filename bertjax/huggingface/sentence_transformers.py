@@ -71,7 +71,7 @@ def read_folder(folder: pathlib.Path) -> str:
     """Returns the settings of a folder as JSON, for the config of an imported run; "" for none.
 
     Raises:
-      UserError: `modules.json` or a file that it names is malformed.
+      UserError: `modules.json`, a file that it names, or the file of prompts is malformed.
     """
     if not (folder / _MODULES).is_file():
         return ""
@@ -89,7 +89,12 @@ def read_folder(folder: pathlib.Path) -> str:
     length = transformer.get("max_seq_length")
     length = length or _read(folder / _TOKENIZER).get("model_max_length") or 0
     stored = _read(folder / _PROMPTS)
-    prompts = stored.get("prompts") or {}
+    prompts, default = stored.get("prompts") or {}, stored.get("default_prompt_name")
+    if not isinstance(prompts, dict) or (default and default not in prompts):
+        raise UserError(
+            f"{folder / _PROMPTS}: got the prompts {prompts} and default_prompt_name={default!r}, "
+            "expected texts by name, and one of the names or null; fix or remove the file"
+        )
     pooling = next((module for module in modules if module["type"] == "Pooling"), {})
     return json.dumps(
         {
@@ -100,7 +105,7 @@ def read_folder(folder: pathlib.Path) -> str:
             "do_lower_case": bool(transformer.get("do_lower_case", False)),
             "prompts": prompts,
             "similarity": stored.get("similarity_fn_name") or COSINE,
-            "prompt": prompts.get(stored.get("default_prompt_name")) or "",
+            "prompt": prompts.get(default) or "",
         }
     )
 

@@ -15,6 +15,7 @@ from bertjax.inference import embeddings
 
 TEXTS = ["a b c d e f g h i j k l m n o p q r", "x y", "q w e r t y", "b"]
 MAX_LENGTH = 12
+PROMPTS = "config_sentence_transformers.json"
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,7 @@ def test_weighted_pooling_is_read_from_files_of_any_release(run, exported, tmp_p
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling cls and mean"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling max"),
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt=false"),
+        (PROMPTS, {"similarity_fn_name": "euclidean"}, "similarity_fn_name=euclidean"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case=true"),
     ],
 )
@@ -124,9 +126,6 @@ def test_settings_that_are_not_supported_are_refused(exported, tmp_path, file, f
     with pytest.raises(UserError, match=f"got {printed}, expected .*; pass --pooling"):
         vectors(model, tmp_path / "a.npy")
     assert vectors(model, tmp_path / "a.npy", "--pooling", "mean").shape == (4, 16)
-
-
-PROMPTS = "config_sentence_transformers.json"
 
 
 def test_prompts_of_a_folder_are_put_before_texts(exported, tmp_path):
@@ -172,6 +171,9 @@ def test_a_module_that_bertjax_does_not_have_is_refused(exported, tmp_path):
     path.write_text('{"a": 1}')
     with pytest.raises(UserError, match="expected a list of objects with path and type"):
         bertjax.load(tmp_path / "model")
+    fields = {"prompts": {"query": "q "}, "default_prompt_name": "sts"}
+    with pytest.raises(UserError, match="default_prompt_name='sts', expected texts by name"):
+        bertjax.load(changed(exported, tmp_path / "prompted", PROMPTS, **fields))
 
 
 @pytest.mark.parametrize(
