@@ -53,7 +53,7 @@ class EmbeddingSettings:
       max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       prompts: Texts that are put before a text, by name: `query`, `document` and others; without
         empty ones.
-      default_prompt: The prompt of texts that are neither queries nor documents; "" for none.
+      default_prompt: Name of the prompt of other texts than queries and documents; "" for none.
       similarity: `cosine` or `dot`: how queries are compared with documents.
       unsupported: The settings that bertjax does not support, as text; "" for none.
     """
@@ -104,8 +104,8 @@ def read_folder(folder: pathlib.Path) -> str:
             "max_length": int(length) if length < _NO_LENGTH else 0,
             "do_lower_case": bool(transformer.get("do_lower_case", False)),
             "prompts": prompts,
+            "default_prompt": default or "",
             "similarity": stored.get("similarity_fn_name") or COSINE,
-            "prompt": prompts.get(default) or "",
         }
     )
 
@@ -160,12 +160,14 @@ def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
     elif not stored.get("include_prompt", True):
         unsupported = "include_prompt=false, expected a pooling of the tokens of the prompt too"
     pooling = "" if unsupported else modes[0]
-    prompts = _without_empty(stored.get("prompts", {"default": stored["prompt"]}))
+    # Imports of earlier releases have the text of the default prompt only.
+    default = stored.get("default_prompt", "default")
+    prompts = _without_empty(stored.get("prompts", {default: stored.get("prompt")}))
     document = [prompts[name] for name in _DOCUMENT_NAMES if name in prompts]
     if document:
         prompts[DOCUMENT] = document[0]
     return EmbeddingSettings(
-        pooling, normalize, stored["max_length"], prompts, stored["prompt"], similarity, unsupported
+        pooling, normalize, stored["max_length"], prompts, default, similarity, unsupported
     )
 
 
@@ -242,7 +244,8 @@ def find_prompt(settings: EmbeddingSettings, prompt: str | None, name: str) -> s
             )
         return ""
     if prompt is not None or not name:
-        return settings.default_prompt if prompt is None else prompt
+        default = settings.prompts.get(settings.default_prompt, "")
+        return default if prompt is None else prompt
     # A model may have a prompt for queries only.
     known = {QUERY: "", DOCUMENT: "", **settings.prompts} if settings.prompts else {}
     if name not in known:
@@ -298,10 +301,10 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
     write_hf_json(folder / _MODULES, listed)
     length = {"max_seq_length": settings.max_length, "do_lower_case": False}
     write_hf_json(folder / _TRANSFORMER, length)
-    default = [name for name, text in settings.prompts.items() if text == settings.default_prompt]
+    default = settings.default_prompt
     prompts = {
         "prompts": dict(settings.prompts),
-        "default_prompt_name": default[0] if default else None,
+        "default_prompt_name": default if default in settings.prompts else None,
         "similarity_fn_name": settings.similarity,
     }
     write_hf_json(folder / _PROMPTS, prompts)
