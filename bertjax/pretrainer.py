@@ -212,8 +212,10 @@ class Task(Objective):
       label_shape: Shape of `labels` of one example.
       exchanged_as: Another task, whose maps to the classes of transformers its head uses; "" for
         separate maps.
-      embeds: Whether it trains embeddings of texts, pooled as its field `pooling` specifies; such a
-        head has no parameters.
+      embeds: Whether it trains embeddings of texts, without parameters: its field `pooling` is
+        theirs, `query_prompt` and `document_prompt` are put before the texts.
+      dot_product_losses: Of such a task, the values of `loss_type` that compare embeddings by dot
+        products instead of cosines.
       compares_examples: Whether its loss compares all examples of a batch, so that its gradient is
         not a sum over microbatches (`train/accumulation.py`); it then has `loss_of_embeddings`.
     """
@@ -222,6 +224,7 @@ class Task(Objective):
     label_shape: ClassVar[tuple[int, ...]] = ()
     exchanged_as: ClassVar[str] = ""
     embeds: ClassVar[bool] = False
+    dot_product_losses: ClassVar[tuple[str, ...]] = ()
     compares_examples: ClassVar[bool] = False
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Array:

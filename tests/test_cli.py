@@ -166,7 +166,7 @@ def test_defaults_are_in_the_help(capsys):
     [
         ("bertjax fill", ["fill-mask "]),
         ("bertjax evaluate ch", ["choices "]),
-        ("bertjax embed --pooling ", ["none", "mean", "cls"]),
+        ("bertjax embed --pooling ", ["none", "mean", "weighted", "cls"]),
         ("bertjax pretrain --config quick", ["quickstart "]),
     ],
 )

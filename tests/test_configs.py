@@ -301,6 +301,7 @@ TEXTS = {
     "model.size",
     *("data.train_file", "data.dev_file", "data.test_file"),
     *("data.text", "data.text_pair", "data.negative", "data.label", "data.label_separator"),
+    *("task.query_prompt", "task.document_prompt"),
     *("objectives.soft_targets.teacher", "objectives.layer_matching.teacher"),
 }
 """Fields that name something which only a later look into a folder can find missing."""

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="folder of a run")
     parser.add_argument("--input", required=True, help="text file, one text per line")
     parser.add_argument("--layers", default="-1")
-    parser.add_argument("--pooling", default="none", choices=["none", "mean", "cls"])
+    parser.add_argument("--pooling", default="none", choices=["none", "mean", "weighted", "cls"])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     try:

@@ -25,6 +25,8 @@ examples:
   bertjax evaluate retrieval --model runs/minilm --data beir/scifact
   bertjax evaluate retrieval --model runs/bert --data beir/nfcorpus --max_length 256 --json
   bertjax evaluate retrieval --model runs/minilm --data beir/hotpotqa --index IVF4096,Flat
+  bertjax evaluate retrieval --model e5-base/ --data beir/scifact --query_prompt 'query: ' \\
+      --document_prompt 'passage: '
   bertjax evaluate retrieval --model bm25 --data beir/scifact
   bertjax evaluate retrieval --model bm25 --reranker runs/cross_encoder --data beir/scifact
 
@@ -40,10 +42,11 @@ embeddings (--index DESCRIPTION searches an index of FAISS instead: pip install
 --config colbert; with --model bm25 by BM25 on their words (pip install 'bertjax[bm25]';
 a folder of this name is ./bm25). With --reranker, a model of bertjax finetune
 --config cross_encoder reads the query with each of the first --rerank_depth
-documents, and sorts them. Prints nDCG@10, MRR@10 and Recall@100 as trec_eval
-computes them, means over the judged queries. Where queries are documents of the
-collection, as in ArguAna and Quora, --ignore_identical_ids drops the document that has
-the id of the query from its ranking, as BEIR does. --precision float32 is slower, and
+documents, and sorts them. The prompts of the model are put before queries and
+documents, except those of the reranker. Prints nDCG@10, MRR@10 and Recall@100 as
+trec_eval computes them, means over the judged queries. Where queries are documents
+of the collection, as in ArguAna and Quora, --ignore_identical_ids drops the document
+that has the id of the query from its ranking, as BEIR does. --precision float32 is slower, and
 gives the results of PyTorch.
 
 --output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
@@ -54,7 +57,7 @@ folder is removed. Token vectors of colbert are not stored.
 
 
 def _sts(arguments) -> dict[str, float]:
-    return _evaluate(arguments, "text", "text_pair", "label")
+    return _evaluate(arguments, "text", "text_pair", "label", "prompt", "prompt_name")
 
 
 _UNUSED_OPTIONS = (
@@ -82,15 +85,8 @@ def _retrieval(arguments) -> dict[str, float]:
     check_flags(_UNUSED_OPTIONS, vars(arguments), arguments.parser.get_default)
     if not arguments.reranker:
         check_flags(_UNUSED_BY_WORDS, vars(arguments), arguments.parser.get_default)
-    found = _evaluate(
-        arguments,
-        "split",
-        "ignore_identical_ids",
-        "index",
-        "reranker",
-        "rerank_depth",
-        "output",
-    )
+    names = ("split", "ignore_identical_ids", "index", "query_prompt", "document_prompt")
+    found = _evaluate(arguments, *names, "reranker", "rerank_depth", "output")
     if found["unjudged"]:
         print(
             f"note: queries without judgements, left out: {found['unjudged']:,}; judged: "
@@ -128,6 +124,7 @@ def add_sts(commands) -> None:
     for name, content in columns.items():
         help_text = f"column of the {content} in a table (default: detected)"
         add(f"--{name}", default="", metavar="COLUMN", help=help_text)
+    _flags.add_prompt(parser)
     _add_embedding(parser, "sentences")
 
 
@@ -159,17 +156,12 @@ def add_retrieval(commands) -> None:
     )
     help_text = "also write the ranking of each query, as JSON lines"
     add("--output", metavar="FILE", default="", help=help_text)
+    _flags.add_retrieval_prompts(parser)
     _add_embedding(parser, "texts")
 
 
 def _add_embedding(parser, unit: str) -> None:
-    parser.add_argument(
-        "--pooling",
-        default="",
-        choices=["mean", "cls"],
-        help="mean over a sequence, special tokens included; or the vector of [CLS] (default: that "
-        "of the model, or mean)",
-    )
+    _flags.add_pooling(parser)
     _flags.add_max_length(parser)
     _flags.add_batch_size(parser, 64, unit)
     _flags.add_precision(parser, "auto")

@@ -158,6 +158,45 @@ def add_batch_size(parser: Parser, default: int, unit: str) -> None:
     )
 
 
+def add_pooling(parser: Parser, default: str = "mean", none: str = "") -> None:
+    """Adds --pooling of the tokens of a text; "" stands for that of the model.
+
+    Args:
+      parser: The parser.
+      default: Pooling of a model that specifies none.
+      none: Meaning of `none`, if that is a choice.
+    """
+    choices = ["none", "mean", "weighted", "cls"] if none else ["mean", "weighted", "cls"]
+    parser.add_argument(
+        "--pooling",
+        default="",
+        choices=choices,
+        help=f"{none}mean over a sequence, special tokens included; mean weighted by position; or "
+        f"the vector of [CLS] (default: that of the model, or {default})",
+    )
+
+
+def add_prompt(parser: Parser) -> None:
+    """Adds --prompt and --prompt_name, a text that is put before every text."""
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="put before every text (default: see --prompt_name)"
+    )
+    parser.add_argument(
+        "--prompt_name",
+        default="",
+        metavar="NAME",
+        help="prompt of the model, such as query or document (default: that of a "
+        "sentence-transformers folder with a default prompt, or none)",
+    )
+
+
+def add_retrieval_prompts(parser: Parser) -> None:
+    """Adds --query_prompt and --document_prompt."""
+    for name, texts in {"query_prompt": "every query", "document_prompt": "every document"}.items():
+        help_text = f"put before {texts} (default: that of the model, or none)"
+        parser.add_argument(f"--{name}", metavar="TEXT", help=help_text)
+
+
 def add_max_length(parser: Parser) -> None:
     """Adds --max_length of a sequence; 0 stands for that of the model."""
     parser.add_argument(

@@ -5,6 +5,8 @@ import itertools
 import os
 import re
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from bertjax.commands import _flags
 
@@ -16,6 +18,8 @@ examples:
       --output sentences.parquet
   bertjax embed --model all-MiniLM-L6-v2/ --input sentences.txt --truncate \\
       --output sentences.npy
+  bertjax embed --model runs/pairs --input queries.txt --prompt_name query \\
+      --output queries.npy
   bertjax embed --model runs/bert --input sentences.txt \\
       --layers -4,-3,-2,-1 --output tokens.npz
   bertjax embed --model runs/elmo --input sentences.txt --layers all \\
@@ -24,10 +28,12 @@ examples:
 Layer 0 is the output of the embeddings, -1 the last layer. With --pooling
 none there is one row per token, without special tokens, with the range of
 characters that the token covers. --pooling mean averages a sequence, [CLS] and
-[SEP] included, as sentence-transformers does; --pooling cls is the vector of
-[CLS]; --normalize scales vectors to unit length. A folder of
-sentence-transformers and a run of `bertjax finetune --config pairs` specify
-pooling, normalisation and maximum length; options change them.
+[SEP] included, as sentence-transformers does; weighted averages with weights
+1, 2, 3 ... (SGPT, Muennighoff 2022); cls is the vector of [CLS]; --normalize
+scales vectors to unit length. A folder of sentence-transformers and a run of
+`bertjax finetune --config pairs` specify pooling, normalisation and maximum
+length; options change them. --prompt_name query or document puts their prompt
+before every text, --prompt TEXT another one.
 
 An .npz or .safetensors has features [rows, layers, width] and layers; for
 tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
@@ -49,7 +55,6 @@ def main(argv: list[str]) -> None:
     arguments = parser().parse_args(_join_layers(argv))
 
     from bertjax import pretrained
-    from bertjax.errors import UserError
     from bertjax.huggingface import run_cache, sentence_transformers
     from bertjax.inference import feature_files
     from bertjax.inference import features as inference_features
@@ -57,7 +62,6 @@ def main(argv: list[str]) -> None:
     from bertjax.io import copies, storage
     from bertjax.io.lines import read_text_lines
     from bertjax.io.unfinished import parts_folder
-    from bertjax.runtime.progress import progress_display
 
     source, out = arguments.input, storage.to_path(arguments.output)
     feature_files.check_output(out)
@@ -71,6 +75,7 @@ def main(argv: list[str]) -> None:
         default="none",
     )
     tokens = settings.pooling == "none"
+    prompt = sentence_transformers.find_prompt(settings, arguments.prompt, arguments.prompt_name)
     encoding = inference_features.load(
         run,
         layers=arguments.layers,
@@ -85,6 +90,7 @@ def main(argv: list[str]) -> None:
         "layers": encoding.layers,
         "pooling": settings.pooling,
         "normalize": settings.normalize,
+        "prompt": prompt,
         "max_length": encoding.reader.max_seq_length,
         "batch_size": arguments.batch_size,
         "precision": arguments.precision,
@@ -94,25 +100,8 @@ def main(argv: list[str]) -> None:
         parts_folder(out, options) as folder,
         copies.upload_file(out) as path,
         feature_files.open_writer(path, encoding.layers, folder, encoding.tokenizer) as file,
-        progress_display() as display,
     ):
-        num_truncated, size = 0, _text_size(source)
-        if file.progress is not None:
-            lines.resume(file.progress, folder)
-            num_truncated = file.progress["truncated"]
-            print(f"note: resuming after {lines.num_done:,} texts", file=sys.stderr)
-        for chunk, features in inference_features.extract(
-            encoding, lines, source, batch_size=arguments.batch_size, first=lines.num_done
-        ):
-            file.add(chunk, features, tokens=tokens)
-            lines.done(len(chunk.counts))
-            num_truncated += chunk.num_truncated
-            file.save(lines.progress() | {"truncated": num_truncated})
-            share = min(1.0, lines.num_bytes / size) if size else None
-            display.update(share, f"{lines.num_done:,} texts")
-        if not (file.headers and file.headers["features"][0][0]):
-            file.discard()
-            raise UserError(f"{source} has no text: expected one per line")
+        num_truncated = _write_features(file, encoding, lines, source, options)
     if num_truncated:
         max_tokens = encoding.reader.max_text_tokens
         print(f"note: texts truncated to {max_tokens} tokens: {num_truncated:,}", file=sys.stderr)
@@ -121,6 +110,40 @@ def main(argv: list[str]) -> None:
     count, _, width = file.headers["features"][0]
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {width:,}")
+
+
+def _write_features(
+    file: Any, encoding: Any, lines: Any, source: str, options: Mapping[str, Any]
+) -> int:
+    """Writes the features of all lines that are not in the file; returns how many were too long."""
+    from bertjax.errors import UserError
+    from bertjax.inference import features as inference_features
+    from bertjax.runtime.progress import progress_display
+
+    num_truncated, size = 0, _text_size(source)
+    if file.progress is not None:
+        lines.resume(file.progress, file.folder)
+        num_truncated = file.progress["truncated"]
+        print(f"note: resuming after {lines.num_done:,} texts", file=sys.stderr)
+    chunks = inference_features.extract(
+        encoding,
+        (options["prompt"] + line for line in lines),
+        source,
+        batch_size=options["batch_size"],
+        first=lines.num_done,
+    )
+    with progress_display() as display:
+        for chunk, features in chunks:
+            file.add(chunk, features, tokens=options["pooling"] == "none")
+            lines.done(len(chunk.counts))
+            num_truncated += chunk.num_truncated
+            file.save(lines.progress() | {"truncated": num_truncated})
+            share = min(1.0, lines.num_bytes / size) if size else None
+            display.update(share, f"{lines.num_done:,} texts")
+    if not (file.headers and file.headers["features"][0][0]):
+        file.discard()
+        raise UserError(f"{source} has no text: expected one per line")
+    return num_truncated
 
 
 def _text_size(source: str) -> int:
@@ -162,13 +185,8 @@ def parser() -> _flags.Parser:
         help=".npy, .npz, .safetensors or .parquet file to create",
     )
     add("--layers", default="-1", help="layer numbers separated by commas, or all")
-    add(
-        "--pooling",
-        default="",
-        choices=["none", "mean", "cls"],
-        help="none: one row per token; mean or cls: one row per text (default: that of the model, "
-        "or none)",
-    )
+    _flags.add_pooling(parser, "none", "one row per token; or one per text: ")
+    _flags.add_prompt(parser)
     add(
         "--normalize",
         action=argparse.BooleanOptionalAction,

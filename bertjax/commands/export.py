@@ -36,14 +36,14 @@ fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not
 with a message. Of an ELECTRA the discriminator is exported, which is the model to fine-tune.
 
 --format sentence-transformers writes the encoder alone, with modules.json and the settings of
-pooling, normalisation and length, so that SentenceTransformer(HF_DIR) computes the vectors of
-`bertjax embed`. They are those of the run (`bertjax finetune --config pairs`, or an imported folder
-of sentence-transformers); for other runs mean over the tokens, not normalised.
+prompts, pooling, normalisation and length, so that SentenceTransformer(HF_DIR) computes the vectors
+of `bertjax embed`. They are those of the run (`bertjax finetune --config pairs`, or an imported
+folder of sentence-transformers); for other runs mean over the tokens, not normalised.
 """
 
 _UNUSED_OPTIONS = (
     UnusedOptions(
-        ("pooling", "normalize", "max_length"),
+        ("pooling", "query_prompt", "document_prompt", "normalize", "max_length"),
         "format",
         lambda name: name == "transformers",
         "sentence-transformers, since transformers does not store how texts are embedded",
@@ -78,6 +78,7 @@ def main(argv: list[str]) -> None:
             arguments.pooling,
             normalize=arguments.normalize,
             max_length=arguments.max_length,
+            prompts={"query": arguments.query_prompt, "document": arguments.document_prompt},
         )
     made = exporting.write(
         source, target, arguments.scores, generator=arguments.generator, embedding=embedding
@@ -104,13 +105,8 @@ def parser() -> _flags.Parser:
         choices=["transformers", "sentence-transformers"],
         help="the library that opens the folder",
     )
-    parser.add_argument(
-        "--pooling",
-        default="",
-        choices=["mean", "cls"],
-        help="mean over a sequence, special tokens included; or the vector of [CLS]; for "
-        "sentence-transformers (default: that of the run, or mean)",
-    )
+    _flags.add_pooling(parser)
+    _flags.add_retrieval_prompts(parser)
     parser.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,

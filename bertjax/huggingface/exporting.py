@@ -11,7 +11,7 @@ transformers have none.
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,12 @@ def _seed(workdir: pathlib.Path, results: Mapping[str, Any], seed: int) -> Sourc
 
 
 def with_pooling(
-    source: Source, pooling: str = "", *, normalize: bool | None = None, max_length: int = 0
+    source: Source,
+    pooling: str = "",
+    *,
+    normalize: bool | None = None,
+    max_length: int = 0,
+    prompts: Mapping[str, str | None] = MappingProxyType({}),
 ) -> EmbeddingSettings:
     """Returns how a run embeds texts, or is to embed them; see `sentence_transformers.choose`.
 
@@ -130,7 +135,7 @@ def with_pooling(
     """
     run = architectures.with_model_defaults(source.origin.config)
     settings = sentence_transformers.choose(
-        run, pooling=pooling, normalize=normalize, max_length=max_length
+        run, pooling=pooling, normalize=normalize, max_length=max_length, prompts=prompts
     )
     sentence_transformers.check(run, settings)
     return settings

@@ -18,6 +18,8 @@ from bertjax.train.checkpoint import origin
 from bertjax.train.checkpoint.origin import FRESH, PretrainedSource
 
 _CONFIG, _RESULTS = "config.json", "results.json"
+_FORMAT = b"prompts"
+"""Another value than that of a release whose imports record less of a folder."""
 
 
 def resolve(model: str) -> PretrainedSource:
@@ -50,7 +52,7 @@ def _import(folder: pathlib.Path) -> pathlib.Path:
     """Imports a Hugging Face folder as a run in the cache; the same files are imported once."""
     from bertjax.huggingface import importing
 
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_FORMAT)
     for path in sorted(folder.rglob("*")):  # sentence-transformers has folders of modules
         if path.is_file():
             stat = path.stat()

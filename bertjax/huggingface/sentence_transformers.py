@@ -1,4 +1,4 @@
-"""Read and write the settings of sentence-transformers: pooling, normalisation, maximum length.
+"""Read and write the settings of sentence-transformers: pooling, normalisation, prompts, length.
 
 A folder of sentence-transformers is one of transformers with `modules.json`, the list of modules
 that a text passes: the encoder, the pooling and, for unit vectors, a normalisation.
@@ -6,6 +6,7 @@ that a text passes: the encoder, the pooling and, for unit vectors, a normalisat
 read_folder   folder -> its settings as text, which an imported run keeps
 settings_of   config of a run -> EmbeddingSettings, or None
 choose        config of a run, options of the user -> EmbeddingSettings
+find_prompt   EmbeddingSettings, options of the user -> the prompt of a text
 write         adds the files to a folder of transformers
 """
 
@@ -13,14 +14,15 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bertjax import build
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.io.files import read_json, write_hf_json
+from bertjax.layers.pooling import POOLINGS
 
-POOLINGS = ("mean", "cls")
 DEFAULT_LENGTH = 512
 """Maximum sequence length of models without a maximum."""
 
@@ -29,8 +31,14 @@ _PROMPTS, _TOKENIZER = "config_sentence_transformers.json", "tokenizer_config.js
 _CLASSES = "sentence_transformers.models"
 """The package of the modules, which newer releases still read under this name."""
 _FLAG = "pooling_mode_"
-_MODES = {"cls_token": "cls", "mean_tokens": "mean"}
+_FLAGS = {"cls_token": "cls", "mean_tokens": "mean", "weightedmean_tokens": "weighted"}
 """Names of the poolings in files of older releases, which have a flag for each."""
+_MODES = {"weightedmean": "weighted"}
+"""Names in files of newer releases that differ from those of bertjax."""
+QUERY, DOCUMENT = "query", "document"
+"""Names of the prompts of retrieval."""
+_DOCUMENT_NAMES = (DOCUMENT, "passage", "corpus")
+COSINE, DOT = "cosine", "dot"
 _NO_LENGTH = 10**6
 """transformers writes a huge `model_max_length` for tokenizers without a limit."""
 
@@ -40,16 +48,22 @@ class EmbeddingSettings:
     """How a model embeds texts.
 
     Attributes:
-      pooling: `mean` over a sequence, special tokens included, or `cls`; "" if bertjax has no such
-        pooling.
+      pooling: One of `layers/pooling.py`; "" if bertjax has no such pooling.
       normalize: Whether embeddings are unit vectors.
       max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
+      prompts: Texts that are put before a text, by name: `query`, `document` and others; without
+        empty ones.
+      default_prompt: Name of the prompt of other texts than queries and documents; "" for none.
+      similarity: `cosine` or `dot`: how queries are compared with documents.
       unsupported: The settings that bertjax does not support, as text; "" for none.
     """
 
     pooling: str
     normalize: bool
     max_length: int
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: str = COSINE
     unsupported: str = ""
 
 
@@ -57,7 +71,7 @@ def read_folder(folder: pathlib.Path) -> str:
     """Returns the settings of a folder as JSON, for the config of an imported run; "" for none.
 
     Raises:
-      UserError: `modules.json` or a file that it names is malformed.
+      UserError: `modules.json`, a file that it names, or the file of prompts is malformed.
     """
     if not (folder / _MODULES).is_file():
         return ""
@@ -74,14 +88,24 @@ def read_folder(folder: pathlib.Path) -> str:
     transformer = _read(folder / _TRANSFORMER)
     length = transformer.get("max_seq_length")
     length = length or _read(folder / _TOKENIZER).get("model_max_length") or 0
-    prompts = _read(folder / _PROMPTS)
+    stored = _read(folder / _PROMPTS)
+    prompts, default = stored.get("prompts") or {}, stored.get("default_prompt_name")
+    if not isinstance(prompts, dict) or (default and default not in prompts):
+        raise UserError(
+            f"{folder / _PROMPTS}: got the prompts {prompts} and default_prompt_name={default!r}, "
+            "expected texts by name, and one of the names or null; fix or remove the file"
+        )
+    pooling = next((module for module in modules if module["type"] == "Pooling"), {})
     return json.dumps(
         {
             "modules": [module["type"] for module in modules],
-            "pooling": next((_modes(m) for m in modules if m["type"] == "Pooling"), []),
+            "pooling": _modes(pooling),
+            "include_prompt": pooling.get("include_prompt", True),
             "max_length": int(length) if length < _NO_LENGTH else 0,
             "do_lower_case": bool(transformer.get("do_lower_case", False)),
-            "prompt": (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or "",
+            "prompts": prompts,
+            "default_prompt": default or "",
+            "similarity": stored.get("similarity_fn_name") or COSINE,
         }
     )
 
@@ -93,9 +117,10 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 def _modes(pooling: Mapping[str, Any]) -> list[str]:
     """The names of the poolings of a module, whose vectors are concatenated."""
     if mode := pooling.get("pooling_mode"):
-        return [mode] if isinstance(mode, str) else list(mode)
+        modes = [mode] if isinstance(mode, str) else list(mode)
+        return [_MODES.get(name, name) for name in modes]
     flags = [name.removeprefix(_FLAG) for name, on in pooling.items() if _FLAG in name and on]
-    return [_MODES.get(name, name) for name in flags]
+    return [_FLAGS.get(name, name) for name in flags]
 
 
 def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
@@ -105,8 +130,16 @@ def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
       config: Config of the run.
     """
     if "task" in config and architectures.head_class(config["task"]["name"]).embeds:
-        length = config["data"]["max_seq_length"]
-        return EmbeddingSettings(config["task"]["pooling"], True, length)
+        task, length = config["task"], config["data"]["max_seq_length"]
+        prompts = {name: task.get(f"{name}_prompt", "") for name in (QUERY, DOCUMENT)}
+        is_dot = task["loss_type"] in architectures.head_class(task["name"]).dot_product_losses
+        return EmbeddingSettings(
+            task["pooling"],
+            not is_dot,
+            length,
+            _without_empty(prompts),
+            similarity=DOT if is_dot else COSINE,
+        )
     if "imported" in config and "sentence_transformers" in config["imported"]:
         return _parse(json.loads(config["imported"]["sentence_transformers"]))
     return None
@@ -115,17 +148,31 @@ def settings_of(config: Mapping[str, Any]) -> EmbeddingSettings | None:
 def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
     modules, modes = list(stored["modules"]), stored["pooling"]
     normalize = modules[2:] == ["Normalize"]
-    unsupported = ""
+    similarity, unsupported = stored.get("similarity", COSINE), ""
     if modules[:2] != ["Transformer", "Pooling"] or (len(modules) > 2 and not normalize):
         unsupported = f"the modules {', '.join(modules)}, expected Transformer, Pooling, Normalize"
     elif len(modes) != 1 or modes[0] not in POOLINGS:
-        unsupported = f"pooling {' and '.join(modes)}, expected mean or cls"
+        unsupported = f"pooling {' and '.join(modes)}, expected one of {', '.join(POOLINGS)}"
     elif stored["do_lower_case"]:
         unsupported = "do_lower_case=true, expected a tokenizer that lowercases"
-    elif stored["prompt"]:
-        unsupported = f"the default prompt {stored['prompt']!r}, expected none"
+    elif similarity not in (COSINE, DOT):
+        unsupported = f"similarity_fn_name={similarity}, expected cosine or dot"
+    elif not stored.get("include_prompt", True):
+        unsupported = "include_prompt=false, expected a pooling of the tokens of the prompt too"
     pooling = "" if unsupported else modes[0]
-    return EmbeddingSettings(pooling, normalize, stored["max_length"], unsupported)
+    # Imports of earlier releases have the text of the default prompt only.
+    default = stored.get("default_prompt", "default")
+    prompts = _without_empty(stored.get("prompts", {default: stored.get("prompt")}))
+    document = [prompts[name] for name in _DOCUMENT_NAMES if name in prompts]
+    if document:
+        prompts[DOCUMENT] = document[0]
+    return EmbeddingSettings(
+        pooling, normalize, stored["max_length"], prompts, default, similarity, unsupported
+    )
+
+
+def _without_empty(prompts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in prompts.items() if text}
 
 
 def choose(
@@ -134,6 +181,7 @@ def choose(
     pooling: str = "",
     normalize: bool | None = None,
     max_length: int = 0,
+    prompts: Mapping[str, str | None] = MappingProxyType({}),
     default: str = "mean",
 ) -> EmbeddingSettings:
     """Returns the settings of a run, with those that the user gives in their place.
@@ -143,6 +191,7 @@ def choose(
       pooling: Given by the user; "" for that of the run.
       normalize: Likewise; None for that of the run.
       max_length: Likewise; 0 for that of the run.
+      prompts: Likewise, by name; None for that of the run.
       default: Pooling of a run without settings: `mean`, or `none` for a vector of each token.
 
     Raises:
@@ -151,17 +200,60 @@ def choose(
     """
     allowed = dict.fromkeys((*POOLINGS, default))
     if pooling and pooling not in allowed:
-        raise UserError(f"pooling: got {pooling!r}, expected {' or '.join(allowed)}")
+        raise UserError(f"pooling: got {pooling!r}, expected one of {', '.join(allowed)}")
     own = settings_of(config) or EmbeddingSettings(default, False, 0)
     if own.unsupported and not pooling:
         raise UserError(
             f"unsupported embedding settings of the model: got {own.unsupported}; pass --pooling "
-            "mean or cls to replace them"
+            f"with one of {', '.join(POOLINGS)} to replace them"
         )
     if normalize is None:
         normalize = own.normalize and pooling != "none"  # applies to pooled vectors only
     limit = min(build.positions(config["model"]), own.max_length or DEFAULT_LENGTH)
-    return EmbeddingSettings(pooling or own.pooling, normalize, max_length or int(limit))
+    given = {name: text for name, text in prompts.items() if text is not None}
+    replaced = _DOCUMENT_NAMES if DOCUMENT in given else ()
+    kept = {name: text for name, text in own.prompts.items() if name not in replaced}
+    return EmbeddingSettings(
+        pooling or own.pooling,
+        normalize,
+        max_length or int(limit),
+        _without_empty(kept | given),
+        own.default_prompt,
+        own.similarity,
+    )
+
+
+def find_prompt(settings: EmbeddingSettings, prompt: str | None, name: str) -> str:
+    """Returns the text that is put before every text.
+
+    Args:
+      settings: The settings of the model.
+      prompt: Given by the user; None for one of the model.
+      name: Name of a prompt of the model; "" for its default, usually none.
+
+    Raises:
+      UserError: both are given, the model has no such prompt, or tokens are not pooled.
+    """
+    if prompt is not None and name:
+        raise UserError(f"prompt_name: got {name!r} and the prompt {prompt!r}; leave one out")
+    if settings.pooling == "none":
+        if prompt or name:
+            raise UserError(
+                f"prompt: got {prompt or name!r} with a vector for each token, expected a pooling; "
+                "pass --pooling mean"
+            )
+        return ""
+    if prompt is not None or not name:
+        default = settings.prompts.get(settings.default_prompt, "")
+        return default if prompt is None else prompt
+    # A model may have a prompt for queries only.
+    known = {QUERY: "", DOCUMENT: "", **settings.prompts} if settings.prompts else {}
+    if name not in known:
+        raise UserError(
+            f"prompt_name: got {name!r}, expected a prompt of the model: "
+            f"{', '.join(known) or 'it has none'}; or pass the text with --prompt"
+        )
+    return known[name]
 
 
 def check(run: Mapping[str, Any], settings: EmbeddingSettings) -> None:
@@ -196,8 +288,8 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
         {"idx": number, "name": str(number), "path": path, "type": f"{_CLASSES}.{name}"}
         for number, (path, name) in enumerate(modules)
     ]
-    flags = {f"{_FLAG}{flag}": mode == settings.pooling for flag, mode in _MODES.items()}
-    others = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    flags = {f"{_FLAG}{flag}": mode == settings.pooling for flag, mode in _FLAGS.items()}
+    others = ("max_tokens", "mean_sqrt_len_tokens", "lasttoken")
     flags |= {f"{_FLAG}{flag}": False for flag in others}
     for path, _ in modules[1:]:
         (folder / path).mkdir()
@@ -209,5 +301,10 @@ def write(folder: pathlib.Path, settings: EmbeddingSettings, width: int) -> None
     write_hf_json(folder / _MODULES, listed)
     length = {"max_seq_length": settings.max_length, "do_lower_case": False}
     write_hf_json(folder / _TRANSFORMER, length)
-    prompts = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    default = settings.default_prompt
+    prompts = {
+        "prompts": dict(settings.prompts),
+        "default_prompt_name": default if default in settings.prompts else None,
+        "similarity_fn_name": settings.similarity,
+    }
     write_hf_json(folder / _PROMPTS, prompts)

@@ -9,7 +9,7 @@ their ids in descending order, as in trec_eval.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
+from bertjax.huggingface.sentence_transformers import DOCUMENT, QUERY
 from bertjax.inference.embeddings import TextEmbedder
 from bertjax.io.file_kinds import COMPRESSIONS
 from bertjax.metrics.retrieval import DEPTH
@@ -172,6 +173,27 @@ def _read_judgements(
     return judgements
 
 
+def embed(
+    embedder: TextEmbedder, collection: Collection
+) -> tuple[Float[np.ndarray, "Q D"], list[str], Iterator[Float[np.ndarray, "n D"]]]:
+    """Embeds queries and documents, each with the model's prompt for them.
+
+    Returns:
+      The vectors of the queries; the ids of the documents, descending as trec_eval sorts equal
+      scores; and an iterator over groups of their vectors.
+    """
+    ids = sorted(collection.documents, reverse=True)
+    count, total = len(collection.queries), len(collection.queries) + len(ids)
+    prompts = embedder.settings.prompts
+    queries = embedder.embed(
+        collection.queries.values(), total=total, prompt=prompts.get(QUERY, "")
+    )
+    vectors = np.concatenate(list(queries))
+    texts = (collection.documents[key] for key in ids)
+    documents = embedder.embed(texts, total=total, first=count, prompt=prompts.get(DOCUMENT, ""))
+    return vectors, ids, documents
+
+
 def search(
     embedder: TextEmbedder, collection: Collection, depth: int = DEPTH
 ) -> dict[str, list[str]]:
@@ -184,16 +206,12 @@ def search(
       collection: Documents and queries.
       depth: Length of a ranking.
     """
-    # Of equal scores the earlier one is kept.
-    ids = sorted(collection.documents, reverse=True)
-    count, total = len(collection.queries), len(collection.queries) + len(ids)
-    queries = jnp.asarray(
-        np.concatenate(list(embedder.embed(collection.queries.values(), total=total)))
-    )
-    scores = jnp.full((count, depth), -jnp.inf)
-    numbers = jnp.full((count, depth), -1)
-    texts, first = (collection.documents[key] for key in ids), 0
-    for vectors in embedder.embed(texts, total=total, first=count):
+    embedded, ids, documents = embed(embedder, collection)
+    queries, first = jnp.asarray(embedded), 0
+    scores = jnp.full((len(queries), depth), -jnp.inf)
+    numbers = jnp.full((len(queries), depth), -1)
+    for vectors in documents:
+        # Of equal scores the earlier one is kept.
         scores, numbers = _keep_nearest(scores, numbers, queries, vectors, first)
         first += len(vectors)
     rows = np.asarray(numbers).tolist()

@@ -8,6 +8,7 @@ import numpy as np
 from bertjax.corpus import sources, text
 from bertjax.errors import UserError, nearest
 from bertjax.huggingface import run_cache
+from bertjax.huggingface.sentence_transformers import DOCUMENT, QUERY, find_prompt
 from bertjax.inference import (
     dense_retrieval,
     embeddings,
@@ -104,6 +105,8 @@ def sts(
     text: str = "",
     text_pair: str = "",
     label: str = "",
+    prompt: str | None = None,
+    prompt_name: str = "",
     pooling: str = "",
     max_length: int = 0,
     batch_size: int = 64,
@@ -119,8 +122,10 @@ def sts(
       text: Column of the first sentence of a table; "" for one with a common name.
       text_pair: Column of the second sentence.
       label: Column of the score.
-      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
-        the model, or mean.
+      prompt: Put before every sentence; None for that of `prompt_name`.
+      prompt_name: A prompt of the model, such as `query`; "" for its default, usually none.
+      pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
+        for that of the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       batch_size: Sentences per batch.
       precision: As `config.model.precision`.
@@ -142,7 +147,8 @@ def sts(
         precision=precision,
         progress=progress,
     )
-    cosines = similarity.cosines(embedder, examples)
+    text_before = find_prompt(embedder.settings, prompt, prompt_name)
+    cosines = similarity.cosines(embedder, examples, text_before)
     counts = {"pairs": len(examples), "truncated": embedder.num_truncated}
     return similarity.correlations(cosines, np.asarray(examples.labels)) | counts
 
@@ -154,6 +160,8 @@ def retrieval(
     split: str = "test",
     ignore_identical_ids: bool = False,
     index: str = "",
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
     pooling: str = "",
     max_length: int = 0,
     reranker: str = "",
@@ -174,8 +182,10 @@ def retrieval(
         BEIR.
       index: Index of FAISS, such as `HNSW32`, that is searched for the nearest embeddings; "" for
         exact search.
-      pooling: `mean` over the tokens of a sequence, special ones included, or `cls`; "" for that of
-        the model, or mean.
+      query_prompt: Put before every query; None for that of the model, if any.
+      document_prompt: Put before every document, likewise.
+      pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
+        for that of the model, or mean.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       reranker: A cross-encoder that sorts the first documents: a run, or a Hugging Face folder with
         one output for two texts; "" for none.
@@ -212,6 +222,7 @@ def retrieval(
         batch_size=batch_size,
         precision=precision,
         progress=progress,
+        prompts={QUERY: query_prompt, DOCUMENT: document_prompt},
     )
     return score_rankings(rankings, collection.judgements) | collection.counts() | counts
 

@@ -7,6 +7,7 @@ graph of neighbours, "IVF256,Flat" compares those of the nearest of 256 clusters
 import numpy as np
 
 from bertjax.errors import UserError
+from bertjax.inference import dense_retrieval
 from bertjax.inference.dense_retrieval import MANY_DOCUMENTS, Collection
 from bertjax.inference.embeddings import Progress, TextEmbedder
 from bertjax.metrics.retrieval import DEPTH
@@ -37,9 +38,7 @@ def search(
         import faiss
     except ImportError as error:
         raise UserError(f"index requires faiss ({error}); pip install 'bertjax[faiss]'") from None
-    ids = sorted(collection.documents, reverse=True)
-    count, total = len(collection.queries), len(collection.queries) + len(ids)
-    queries = np.concatenate(list(embedder.embed(collection.queries.values(), total=total)))
+    queries, ids, groups = dense_retrieval.embed(embedder, collection)
     width = queries.shape[1]
     try:
         index = faiss.index_factory(width, description, faiss.METRIC_INNER_PRODUCT)
@@ -48,8 +47,7 @@ def search(
             f"index: got {description!r} for vectors of {width}, expected a description as for "
             "faiss.index_factory, such as Flat, HNSW32 or IVF256,Flat"
         ) from None
-    texts = (collection.documents[key] for key in ids)
-    documents = np.concatenate(list(embedder.embed(texts, total=total, first=count)))
+    documents = np.concatenate(list(groups))
     if len(ids) >= MANY_DOCUMENTS:
         progress(None, f"training the index {description} and adding {len(ids):,} vectors")
     try:

@@ -60,7 +60,7 @@ def check_contents(path: pathlib.Path, layers: list[int], *, tokens: bool) -> No
         got = "a row per token" if tokens else f"layers {layers}"
         raise UserError(
             f"output: got {got} for {path.name}, expected one vector per text in an .npy; pass "
-            "--pooling mean or cls and one layer, or a file name with .npz or .safetensors"
+            "--pooling mean and one layer, or a file name with .npz or .safetensors"
         )
 
 
@@ -132,7 +132,6 @@ class Chunk:
       first: Index of the first text.
       pairs: Sequences of the texts, with special tokens.
       text_start: Position of the first token of a text in its sequence.
-      cls_positions: Position of [CLS] in each sequence.
       ids: Tokens of all texts, without special tokens.
       spans: Character span of each token in its text: from, up to.
       counts: Number of tokens of each text.
@@ -142,7 +141,6 @@ class Chunk:
     first: int
     pairs: Pairs
     text_start: int
-    cls_positions: Int64[np.ndarray, " n"]
     ids: Int32[np.ndarray, " T"]
     spans: Int32[np.ndarray, "T 2"]
     counts: Int64[np.ndarray, " n"]
@@ -233,7 +231,6 @@ class TextReader:
             first=first,
             pairs=pairs,
             text_start=int(frame.segment_starts[0][0]),
-            cls_positions=frame.cls_positions,
             ids=np.fromiter(itertools.chain.from_iterable(ids for ids, _ in kept), np.int32),
             spans=spans.reshape(-1, 2),
             counts=counts,

@@ -6,6 +6,7 @@ extract   FeatureExtractor, texts -> chunks and their features, in the memory of
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float32
 
 from bertjax import build, pretrained
 from bertjax.data.pipeline import prefetch_items
@@ -21,14 +22,11 @@ from bertjax.errors import UserError
 from bertjax.huggingface.sentence_transformers import DEFAULT_LENGTH
 from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
-from bertjax.layers import masks, similarity
+from bertjax.layers import similarity
+from bertjax.layers.pooling import pool
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
-
-POOLINGS = ("none", "mean", "cls")
-"""A row for each token; the mean over a sequence with its special tokens, as in Sentence-BERT
-(Reimers and Gurevych 2019, section 3); or the vector of [CLS]."""
 
 _MIN_LENGTH = 8
 """The smallest padded length, and the smallest difference of two."""
@@ -46,9 +44,9 @@ class FeatureExtractor:
       tokenizer: Tokenizer of the run.
       reader: Encodes texts to sequences.
       layers: Extracted layers; 0 is the input of the first layer.
-      pooling: One of POOLINGS.
+      pooling: See `load`.
       mesh: The devices.
-      forward: Compiled; from a batch with the positions of [CLS] to features.
+      forward: Compiled; from a batch to features.
     """
 
     tokenizer: Tokenizer
@@ -75,7 +73,7 @@ def load(
       init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
         layer.
-      pooling: One of POOLINGS: `none` for a row per token, `mean` and `cls` for a row per text.
+      pooling: `none` for a row per token, or one of `layers/pooling.py` for a row per text.
       normalize: Whether the features of each token or text are scaled to unit length.
       max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       truncate: Whether longer texts are truncated, instead of an error.
@@ -153,8 +151,6 @@ def _run(
         _scatter(features, values, indices, chunk, extractor.pooling)
 
     for indices, batch in batches.evaluation_batches(rows):
-        cls = chunk.cls_positions[batch["example_id"]].astype(np.int32)
-        batch = dict(batch) | {"cls_position": cls}
         in_flight.append((indices, extractor.forward(sharding.to_global(batch, extractor.mesh))))
         # Fetched one batch late, so that the device computes while the next batch is built.
         if len(in_flight) > 1:
@@ -193,6 +189,8 @@ def _compile(
     encoder = run.encoder(precision, **fields)
     replicated = NamedSharding(mesh, PartitionSpec())
     params = jax.device_put(run.load_params("encoder")["encoder"], replicated)
+    pool_layer = functools.partial(pool, pooling=pooling, cls_last=build.cls_last(run.config.model))
+    pool_layers = jax.vmap(pool_layer, in_axes=(2, None), out_axes=1)
 
     def forward(params: Any, batch: Batch) -> Array:
         encoded = encoder.apply({"params": params}, batch, train=False)
@@ -200,19 +198,13 @@ def _compile(
         hidden = [
             encoded.sequence if layer == last else encoded.hidden_states[layer] for layer in layers
         ]
-        pooled = _pool(jnp.stack(hidden, axis=2).astype(jnp.float32), batch, pooling)
-        return similarity.unit_vectors(pooled) if normalize else pooled
+        features = jnp.stack(hidden, axis=2).astype(jnp.float32)
+        if pooling != "none":
+            features = pool_layers(features, batch["attention_mask"])
+        return similarity.unit_vectors(features) if normalize else features
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)
-
-
-def _pool(hidden: Float[Array, "B L K D"], batch: Batch, pooling: str) -> Array:
-    if pooling == "none":
-        return hidden
-    if pooling == "cls":
-        return jax.vmap(lambda row, position: row[position])(hidden, batch["cls_position"])
-    return jax.vmap(masks.mean, in_axes=(2, None), out_axes=1)(hidden, batch["attention_mask"])
 
 
 def _parse_layers(layers: str, last: int) -> list[int]:

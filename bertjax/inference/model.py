@@ -2,8 +2,7 @@
 
 A `Model` has the config, tokenizer, Linen module and parameters of a run, and the methods of its
 heads: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`, and is
-accepted by `mteb.evaluate`.
-Functions are compiled once per shape; texts of any number are batched by length.
+accepted by `mteb.evaluate`. Functions are compiled once per shape; texts are batched by length.
 """
 
 import dataclasses
@@ -155,6 +154,8 @@ class Model(pretrained.Pretrained, MtebEncoder):
         self,
         texts: str | Iterable[str],
         *,
+        prompt: str | None = None,
+        prompt_name: str = "",
         pooling: str = "",
         normalize: bool | None = None,
         layer: int = -1,
@@ -169,7 +170,9 @@ class Model(pretrained.Pretrained, MtebEncoder):
 
         Args:
           texts: A text, or texts of any number, which are batched by length.
-          pooling: "mean" over all tokens, or "cls"; "" for that of the model, or mean.
+          prompt: Put before every text; None for that of `prompt_name`.
+          prompt_name: "query", "document" or another prompt of the model; "" for its default.
+          pooling: "mean", "weighted" by position, or "cls"; "" for that of the model, or mean.
           normalize: Whether vectors have unit length; None for as the model specifies.
           layer: 0 is the input of the first layer, -1 the last layer.
           max_length: Longer sequences are truncated; 0 for that of the model, or 512.
@@ -179,7 +182,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
           float32 [n D], or [D] for a single text.
 
         Raises:
-          UserError: there is no such pooling or layer, or `max_length` exceeds the model's maximum.
+          UserError: there is no such prompt, pooling or layer, or `max_length` is too long.
         """
         settings = sentence_transformers.choose(
             self.config, pooling=pooling, normalize=normalize, max_length=max_length
@@ -187,7 +190,8 @@ class Model(pretrained.Pretrained, MtebEncoder):
         own = {"pooling": settings.pooling, "normalize": settings.normalize}
         own["max_seq_length"] = settings.max_length
         extractor = self._load_once(features.load, layers=str(layer), truncate=True, **own)
-        given = [texts] if isinstance(texts, str) else texts
+        before = sentence_transformers.find_prompt(settings, prompt, prompt_name)
+        given = (before + text for text in ([texts] if isinstance(texts, str) else texts))
         chunks = features.extract(extractor, given, "texts", batch_size=batch_size)
         none = np.zeros((0, self.module.hidden_size), np.float32)
         vectors = np.concatenate([none, *(rows[:, 0] for _, rows in chunks)])
@@ -218,14 +222,11 @@ class Model(pretrained.Pretrained, MtebEncoder):
         predictor = self._predictor("text-classification", task)
         names = predictor.text_names
         rows = [texts] if isinstance(texts, str | tuple) else list(texts)
-        lines = []
-        for row in rows:
-            given = (row,) if isinstance(row, str) else row
-            if len(given) != len(names):
-                raise UserError(
-                    f"got {len(given)} text(s), expected {len(names)}: {', '.join(names)}"
-                )
-            lines.append(dict(zip(names, given, strict=True)))
+        members = [(row,) if isinstance(row, str) else row for row in rows]
+        for count in map(len, members):
+            if count != len(names):
+                raise UserError(f"got {count} text(s), expected {len(names)}: {', '.join(names)}")
+        lines = [dict(zip(names, row, strict=True)) for row in members]
         found = predictor.predict_rows(lines, batch_size)
         found = [{key: row[key] for key in row if key not in names} for row in found]
         return found[0] if isinstance(texts, str | tuple) else found

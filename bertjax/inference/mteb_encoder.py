@@ -3,9 +3,9 @@
     mteb.evaluate(bertjax.load("runs/bert"), tasks=mteb.get_tasks(["STSBenchmark"]))
 
 mteb (Muennighoff et al. 2023) evaluates any object with the methods of its `EncoderProtocol`. Texts
-are embedded as by `Model.embed`, with the pooling and length of the model. mteb keeps results under
-the name and revision of a model, so all settings that change the vectors are part of the revision,
-and none is an option of `encode`.
+are embedded as by `Model.embed`, with the prompts, pooling and length of the model. mteb keeps
+results under the name and revision of a model, so all settings that change the vectors are part of
+the revision, and none is an option of `encode`.
 """
 
 import hashlib
@@ -32,7 +32,9 @@ class _EmbeddingModel(Protocol):
     @property
     def config(self) -> Any: ...
 
-    def embed(self, texts: list[str], *, batch_size: int) -> Float[np.ndarray, "n D"]: ...
+    def embed(
+        self, texts: list[str], *, prompt: str | None, batch_size: int
+    ) -> Float[np.ndarray, "n D"]: ...
 
 
 class MtebEncoder:
@@ -52,7 +54,8 @@ class MtebEncoder:
     ) -> Float[np.ndarray, "n D"]:
         """Embeds the texts of a task of mteb; see `embed` for texts of your own.
 
-        The task does not change the vectors, as bertjax has no prompts; mteb shows its progress.
+        Queries and documents have the prompts of the model for them, if any, and other texts its
+        default. Nothing else of the task changes the vectors; mteb shows its progress.
 
         Args:
           inputs: Batches with a list `text`, as a data loader of mteb yields them.
@@ -69,8 +72,9 @@ class MtebEncoder:
         """
         for name, value in options.items():
             raise UserError(
-                f"encode_kwargs: got {name}={value!r}, expected batch_size only; set pooling and "
-                "length with bertjax export --format sentence-transformers, and load the folder"
+                f"encode_kwargs: got {name}={value!r}, expected batch_size only; set "
+                "prompts, pooling and length with bertjax export --format sentence-transformers, "
+                "and load the folder"
             )
         texts: list[str] = []
         for batch in inputs:
@@ -79,26 +83,37 @@ class MtebEncoder:
                     f"mteb: got inputs with {', '.join(batch)}, expected a task of text"
                 )
             texts += batch["text"]
-        return self.embed(texts, batch_size=batch_size)
+        prompts = sentence_transformers.choose(self.config).prompts
+        name = getattr(prompt_type, "value", prompt_type)  # "query", "document" or None
+        prompt = None if name is None else prompts.get(name, "")
+        return self.embed(texts, prompt=prompt, batch_size=batch_size)
 
     def similarity(
         self, embeddings1: Float[np.ndarray, "n D"], embeddings2: Float[np.ndarray, "m D"]
     ) -> Float[np.ndarray, "n m"]:
-        """Cosines of all pairs of embeddings."""
-        return _unit(embeddings1) @ _unit(embeddings2).T
+        """Cosines of all pairs of embeddings; dot products, if the model compares by these."""
+        return self._to_compare(embeddings1) @ self._to_compare(embeddings2).T
 
     def similarity_pairwise(
         self, embeddings1: Float[np.ndarray, "n D"], embeddings2: Float[np.ndarray, "n D"]
     ) -> Float[np.ndarray, " n"]:
-        """Cosines of embeddings of the same row."""
-        return (_unit(embeddings1) * _unit(embeddings2)).sum(axis=-1)
+        """Cosines of embeddings of the same row, or dot products."""
+        return (self._to_compare(embeddings1) * self._to_compare(embeddings2)).sum(axis=-1)
+
+    def _to_compare(self: _EmbeddingModel, vectors: Float[np.ndarray, "n D"]) -> np.ndarray:
+        """Scales embeddings to unit length for cosines; one of zeros, of an empty text, is kept."""
+        vectors = np.asarray(vectors, np.float32)
+        if sentence_transformers.choose(self.config).similarity == sentence_transformers.DOT:
+            return vectors
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
 
     @property
     def mteb_model_meta(self: _EmbeddingModel) -> Any:
         """The `mteb.models.ModelMeta` under which mteb keeps results.
 
         The revision is the step, and a digest of all that determines the vectors: the run with its
-        checkpoint and config, the precision, pooling and length.
+        checkpoint and config, the precision, prompts, pooling and length.
 
         Raises:
           UserError: mteb is not installed, or the model's embedding settings are not supported.
@@ -116,9 +131,9 @@ class MtebEncoder:
             "revision": f"{source.checkpoint.name}-{digest[:16]}",
             "max_tokens": settings.max_length,
             "embed_dim": config.model.hidden_size,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": settings.similarity,
             "framework": ["JAX"],
-            "use_instructions": False,
+            "use_instructions": bool(settings.prompts),
         }
         return ModelMeta(**dict.fromkeys(_UNKNOWN), **known)
 
@@ -136,10 +151,3 @@ _UNKNOWN = (
     "training_datasets",
 )
 """Required fields of `ModelMeta` that a run does not have."""
-
-
-def _unit(vectors: Float[np.ndarray, "*n D"]) -> Float[np.ndarray, "*n D"]:
-    """Scales embeddings to unit length; one of zeros, that of an empty text, is kept."""
-    vectors = np.asarray(vectors, np.float32)
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)

@@ -6,6 +6,7 @@ rank     search, then sorting of the first documents by a cross-encoder
 
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from bertjax.errors import UserError
@@ -85,6 +86,7 @@ def search(
     batch_size: int,
     precision: str,
     progress: embeddings.Progress,
+    prompts: Mapping[str, str | None],
     parts: pathlib.Path | None = None,
 ) -> tuple[dict[str, list[str]], int]:
     """Returns the ids of the best documents of each query, and the number of truncated texts.
@@ -96,24 +98,31 @@ def search(
       ignore_identical_ids: Whether a document is not found by the query that has its id, as in BEIR
         for collections whose queries are documents (ArguAna, Quora).
       index: Index of FAISS for the embeddings; "" for exact search.
-      pooling: `mean` or `cls`; "" for that of the model.
+      pooling: `mean`, `weighted` or `cls`; "" for that of the model.
       max_length: Longer sequences are truncated; 0 for the length of the model.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, None if unknown, and a line of text.
+      prompts: Put before queries and before documents, by name; None for those of the model.
       parts: Folder in which embeddings are stored, to resume; None for none.
 
     Raises:
       UserError: there is no such model, or the method has no such option.
     """
     max_depth = depth + ignore_identical_ids
+    given = {f"{name}_prompt": text or "" for name, text in prompts.items()}
     if model == BM25:
         _refuse(
-            "model bm25, as it reads words", index=index, pooling=pooling, max_length=max_length
+            "model bm25, as it reads words",
+            index=index,
+            pooling=pooling,
+            max_length=max_length,
+            **given,
         )
         found, num_truncated = bm25.search(collection, max_depth, progress), 0
     elif late_interaction.is_trained_for(run := run_cache.find_run(model)):
-        _refuse("a colbert run, as it has a vector for each token", index=index, pooling=pooling)
+        reason = "a colbert run, as it has a vector for each token"
+        _refuse(reason, index=index, pooling=pooling, **given)
         searcher = late_interaction.load(
             run, max_length=max_length, batch_size=batch_size, precision=precision
         )
@@ -126,6 +135,7 @@ def search(
             batch_size=batch_size,
             precision=precision,
             progress=progress,
+            prompts=prompts,
         )
         if parts is not None:
             embedder = stored_vectors.StoredEmbedder(embedder, parts)

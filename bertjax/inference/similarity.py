@@ -67,12 +67,22 @@ def _read_table(path: str, columns: Mapping[str, str]) -> SequenceExamples:
     )
 
 
-def cosines(embedder: TextEmbedder, examples: SequenceExamples) -> Float64[np.ndarray, " n"]:
-    """Computes the cosine similarity of each pair; sentences of several pairs are embedded once."""
+def cosines(
+    embedder: TextEmbedder, examples: SequenceExamples, prompt: str = ""
+) -> Float64[np.ndarray, " n"]:
+    """Computes the cosine similarity of each pair; sentences of several pairs are embedded once.
+
+    Args:
+      embedder: The encoder.
+      examples: Pairs of sentences.
+      prompt: Put before every sentence.
+    """
     first, second = examples.texts
     sentences = list(dict.fromkeys([*first, *second]))
-    groups = list(embedder.embed(sentences, total=len(sentences)))
-    vectors = dict(zip(sentences, np.concatenate(groups).astype(np.float64), strict=True))
+    groups = list(embedder.embed(sentences, total=len(sentences), prompt=prompt))
+    rows = np.concatenate(groups).astype(np.float64)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    vectors = dict(zip(sentences, rows, strict=True))
     return np.array([vectors[a] @ vectors[b] for a, b in zip(first, second, strict=True)])
 
 

@@ -1,7 +1,8 @@
-"""Losses of embeddings of text pairs: in-batch negatives, CoSENT, regression of the cosine.
+"""Losses of embeddings of text pairs: in-batch negatives, CoSENT, regression, distillation.
 
-All compare vectors by their cosine, and return (loss sum, weight sum). In-batch negatives and
-CoSENT compare every example with all others: under jit they see the global batch, on any mesh.
+All but `margin_mse` compare vectors by their cosine; all return (loss sum, weight sum). In-batch
+negatives and CoSENT compare every example with all others: under jit they see the global batch, on
+any mesh.
 """
 
 import jax
@@ -132,6 +133,54 @@ def cosine_regression(
       weights: 0 for the rows of padding.
     """
     return jnp.sum(weights * (pair_cosines(vectors) - scores) ** 2), weights.sum()
+
+
+def margin_mse(
+    vectors: Float[Array, "B G D"], scores: Float[Array, "B C"], weights: Float[Array, " B"]
+) -> Loss:
+    """Squared error of the margins of a positive over its negatives, as scored by a teacher.
+
+    Hofstaetter et al. 2020, section 3.2, with dot products as scores of the student; of several
+    negatives the mean.
+
+    Args:
+      vectors: The anchor of each row, its positive, and any number of hard negatives.
+      scores: The teacher's, of the positive and of each negative; C = G - 1.
+      weights: 0 for the rows of padding.
+    """
+    products = _candidate_products(vectors)
+    errors = (products[:, :1] - products[:, 1:]) - (scores[:, :1] - scores[:, 1:])
+    return jnp.sum(weights * jnp.mean(errors**2, axis=1)), weights.sum()
+
+
+def candidate_kl(
+    vectors: Float[Array, "B G D"],
+    scores: Float[Array, "B C"],
+    weights: Float[Array, " B"],
+    *,
+    temperature: float,
+) -> Loss:
+    """KL divergence of the distributions of teacher and student over the candidates of a row.
+
+    ColBERTv2 (Santhanam et al. 2022, section 3.2), with cosines as scores of the student, in nats.
+
+    Args:
+      vectors: The anchor of each row, its positive, and any number of hard negatives.
+      scores: The teacher's, of the positive and of each negative; C = G - 1.
+      weights: 0 for the rows of padding.
+      temperature: Divides the cosines.
+    """
+    cosines = _candidate_products(similarity.unit_vectors(vectors))
+    student = jax.nn.log_softmax(cosines / temperature, axis=1)
+    teacher = jax.nn.log_softmax(scores, axis=1)
+    divergences = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=1)
+    return jnp.sum(weights * divergences), weights.sum()
+
+
+def _candidate_products(vectors: Float[Array, "B G D"]) -> Float[Array, "B C"]:
+    """Dot products of the first vector of each row with the others."""
+    precision = jax.lax.Precision.HIGHEST  # as in `similarity.cosines`
+    return jnp.einsum("bd,bcd->bc", vectors[:, 0], vectors[:, 1:], precision=precision)
 
 
 def pair_cosines(vectors: Float[Array, "B 2 D"]) -> Float[Array, " B"]:

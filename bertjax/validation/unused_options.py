@@ -137,8 +137,8 @@ CONFIG = (
     UnusedOptions(
         ("task.temperature",),
         "task.loss_type",
-        lambda name: name == "cosine",
-        "contrastive or cosent, since a squared error has no temperature",
+        lambda name: name in ("cosine", "margin_mse"),
+        "contrastive, cosent or kl, since a squared error has no temperature",
         "leave one of them out",
     ),
     UnusedOptions(

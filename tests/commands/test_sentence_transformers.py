@@ -15,6 +15,7 @@ from bertjax.inference import embeddings
 
 TEXTS = ["a b c d e f g h i j k l m n o p q r", "x y", "q w e r t y", "b"]
 MAX_LENGTH = 12
+PROMPTS = "config_sentence_transformers.json"
 
 
 @pytest.fixture(scope="module")
@@ -100,16 +101,24 @@ def changed(exported, folder, file, **fields) -> pathlib.Path:
 
 
 @pytest.mark.parametrize(
+    "fields", [{"pooling_mode": "weightedmean"}, {"pooling_mode_weightedmean_tokens": True}]
+)
+def test_weighted_pooling_is_read_from_files_of_any_release(run, exported, tmp_path, fields):
+    fields |= {"pooling_mode_mean_tokens": False}
+    model = changed(exported, tmp_path / "model", "1_Pooling/config.json", **fields)
+    options = ("--pooling", "weighted", "--normalize", "--max_length", MAX_LENGTH)
+    expected = vectors(run, tmp_path / "b.npy", *options)
+    np.testing.assert_allclose(vectors(model, tmp_path / "a.npy"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("file", "fields", "printed"),
     [
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "pooling cls and mean"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling max"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt=false"),
+        (PROMPTS, {"similarity_fn_name": "euclidean"}, "similarity_fn_name=euclidean"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case=true"),
-        (
-            "config_sentence_transformers.json",
-            {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
-            "the default prompt 'query: '",
-        ),
     ],
 )
 def test_settings_that_are_not_supported_are_refused(exported, tmp_path, file, fields, printed):
@@ -117,6 +126,38 @@ def test_settings_that_are_not_supported_are_refused(exported, tmp_path, file, f
     with pytest.raises(UserError, match=f"got {printed}, expected .*; pass --pooling"):
         vectors(model, tmp_path / "a.npy")
     assert vectors(model, tmp_path / "a.npy", "--pooling", "mean").shape == (4, 16)
+
+
+def test_prompts_of_a_folder_are_put_before_texts(exported, tmp_path):
+    """A default prompt, one of queries, and one of documents by a further name."""
+    prompts = {"query": "q w ", "document": "", "passage": "p ", "sts": "x "}
+    model = changed(exported, tmp_path / "m", PROMPTS, prompts=prompts, default_prompt_name="sts")
+    loaded = bertjax.load(model, precision="float32")
+    plain = bertjax.load(exported, precision="float32")
+    for name, prompt in {"": "x ", **prompts, "document": "p "}.items():
+        expected = plain.embed([prompt + text for text in TEXTS])
+        np.testing.assert_allclose(loaded.embed(TEXTS, prompt_name=name), expected, atol=1e-6)
+    found = vectors(model, tmp_path / "a.npy", "--prompt_name", "query")
+    np.testing.assert_allclose(found, loaded.embed(TEXTS, prompt="q w "), atol=1e-6)
+    found = vectors(model, tmp_path / "b.npy", "--prompt", "")
+    np.testing.assert_allclose(found, plain.embed(TEXTS), atol=1e-6)
+    export_run(loaded.name, tmp_path / "again", "--query_prompt", "r ", "--document_prompt", "")
+    stored = json.loads((tmp_path / "again" / PROMPTS).read_text())
+    assert stored["prompts"] == {"query": "r ", "sts": "x "}
+    assert stored["default_prompt_name"] == "sts"
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        (["--prompt_name", "query"], "got 'query', expected a prompt of the model: it has none"),
+        (["--prompt_name", "query", "--prompt", "q "], "got 'query' and the prompt 'q '; leave"),
+        (["--pooling", "none", "--prompt", "q "], "got 'q ' with a vector for each token"),
+    ],
+)
+def test_prompts_that_do_not_apply_are_one_line(exported, tmp_path, options, printed):
+    with pytest.raises(UserError, match=printed):
+        vectors(exported, tmp_path / "a.npz", *options)
 
 
 def test_a_module_that_bertjax_does_not_have_is_refused(exported, tmp_path):
@@ -130,6 +171,9 @@ def test_a_module_that_bertjax_does_not_have_is_refused(exported, tmp_path):
     path.write_text('{"a": 1}')
     with pytest.raises(UserError, match="expected a list of objects with path and type"):
         bertjax.load(tmp_path / "model")
+    fields = {"prompts": {"query": "q "}, "default_prompt_name": "sts"}
+    with pytest.raises(UserError, match="default_prompt_name='sts', expected texts by name"):
+        bertjax.load(changed(exported, tmp_path / "prompted", PROMPTS, **fields))
 
 
 @pytest.mark.parametrize(
@@ -152,19 +196,39 @@ def test_options_of_pooling_need_the_format(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [["--normalize", "--max_length", MAX_LENGTH], ["--pooling", "cls"]]
+    "options",
+    [["--normalize", "--max_length", MAX_LENGTH], ["--pooling", "cls"], ["--pooling", "weighted"]],
 )
 def test_sentence_transformers_computes_the_same_vectors(run, tmp_path, options):
     library = pytest.importorskip(
         "sentence_transformers", reason="needs sentence-transformers, of the group test-all"
     )
-    target = run.parent / f"theirs_{len(options)}"
+    target = run.parent / f"theirs_{options[1]}"
     export_run(run, target, *options)
     found = library.SentenceTransformer(str(target), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(found, vectors(target, tmp_path / "a.npy"), atol=1e-5)
     # As the library itself writes it.
-    library.SentenceTransformer(str(target), device="cpu").save(
-        str(run.parent / f"again{len(options)}")
-    )
-    again = vectors(run.parent / f"again{len(options)}", tmp_path / "b.npy")
+    saved = run.parent / f"again_{options[1]}"
+    library.SentenceTransformer(str(target), device="cpu").save(str(saved))
+    again = vectors(saved, tmp_path / "b.npy")
     np.testing.assert_allclose(again, found, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_prompts_are_those_of_sentence_transformers(run, tmp_path):
+    library = pytest.importorskip(
+        "sentence_transformers", reason="needs sentence-transformers, of the group test-all"
+    )
+    target = run.parent / "prompted"
+    export_run(run, target, "--query_prompt", "q w ", "--document_prompt", "p ")
+    reference = library.SentenceTransformer(str(target), device="cpu")
+    for name, found in {
+        "query": reference.encode(TEXTS, prompt_name="query"),
+        "document": reference.encode_document(TEXTS),
+    }.items():
+        own = vectors(target, tmp_path / f"{name}.npy", "--prompt_name", name)
+        np.testing.assert_allclose(found, own, atol=1e-5)
+    reference.default_prompt_name = "document"
+    reference.save(str(run.parent / "default"))
+    found = vectors(run.parent / "default", tmp_path / "default.npy")
+    np.testing.assert_allclose(found, reference.encode(TEXTS), atol=1e-5)

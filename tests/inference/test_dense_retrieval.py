@@ -12,6 +12,7 @@ import pytest
 import bertjax
 from bertjax import cli
 from bertjax.errors import UserError
+from bertjax.huggingface.sentence_transformers import EmbeddingSettings
 from bertjax.inference import dense_retrieval, embeddings, retrieval_search, stored_vectors
 from bertjax.inference.dense_retrieval import Collection
 from bertjax.metrics import retrieval as metrics
@@ -39,10 +40,12 @@ def write(folder: pathlib.Path, documents=DOCUMENTS, queries=QUERIES, judgements
 class Fixed:
     """Embeds texts that are numbers: x as (cos x, sin x), in groups of three."""
 
+    settings = EmbeddingSettings("mean", True, 0)
+
     def __init__(self):
         self.calls = []
 
-    def embed(self, texts, *, total, first=0):
+    def embed(self, texts, *, total, first=0, prompt):
         texts = list(texts)
         self.calls.append((len(texts), total, first))
         angles = np.array(texts, np.float32)
@@ -102,17 +105,18 @@ def test_rankings_of_a_model(tmp_path):
     judgements = [("q0", f"d{n}", n % 3) for n in range(9)] + [("q2", "d5", 1)]
     folder = write(tmp_path / "beir", documents, QUERIES, judgements)
     words = ("evaluate", "retrieval", "--model", RUN, "--data", folder, "--precision", "float32")
+    words += ("--query_prompt", "the cat ", "--document_prompt", "elephants ")
     status, out, errors = run_cli(*words, "--batch_size", 1, "--json")
     assert (status, errors) == (0, "note: queries without judgements, left out: 1; judged: 2\n")
     found = json.loads(out)
     assert list(found.values())[3:] == [2, 20, 0, 10, 1, 0]
 
     bert = bertjax.load(RUN, precision="float32")
-    vectors = bert.embed([document["text"] for document in documents])
+    vectors = bert.embed([document["text"] for document in documents], prompt="elephants ")
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     rankings = {}
     for query in QUERIES:
-        order = np.argsort(-(vectors @ bert.embed(query["text"])))
+        order = np.argsort(-(vectors @ bert.embed(query["text"], prompt="the cat ")))
         rankings[query["_id"]] = [documents[number]["_id"] for number in order]
     gains = {"q0": {f"d{n}": n % 3 for n in range(9)}, "q2": {"d5": 1}}
     expected = metrics.score(rankings, gains)
@@ -195,6 +199,7 @@ def test_vectors_of_other_texts_are_refused(tmp_path):
         (("bm25", "--batch_size", 3), "--batch_size has no effect: got 3 with --model='bm25'"),
         ((RUN, "--rerank_depth", 3), "--rerank_depth has no effect: got 3 with --reranker=''"),
         (("bm25", "--reranker", RUN, "--rerank_depth", 0), "--rerank_depth: got 0"),
+        (("bm25", "--query_prompt", "q: "), "query_prompt: got q:  with model bm25"),
     ],
 )
 def test_options_without_effect_are_refused(tmp_path, words, message):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.huggingface.sentence_transformers import EmbeddingSettings
 from bertjax.inference import dense_retrieval, faiss_index
 from bertjax.inference.dense_retrieval import Collection
 
@@ -21,7 +22,9 @@ COLLECTION = Collection(
 class Embedder:
     """Embeds names as the unit vectors of VECTORS."""
 
-    def embed(self, texts, *, total, first=0):
+    settings = EmbeddingSettings("mean", True, 0)
+
+    def embed(self, texts, *, total, first=0, prompt):
         rows = np.array([VECTORS[text] for text in texts], np.float32)
         yield rows / np.linalg.norm(rows, axis=1, keepdims=True)
 

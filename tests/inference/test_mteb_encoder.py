@@ -35,7 +35,7 @@ def test_similarities_are_cosines(bert):
 
 def test_unsupported_requests_of_mteb_are_one_line(bert):
     with pytest.raises(
-        UserError, match=r"got pooling='cls', expected batch_size only; set pooling"
+        UserError, match=r"got pooling='cls', expected batch_size only; set prompts"
     ):
         bert.encode([], pooling="cls")
     with pytest.raises(UserError, match="got inputs with image, expected a task of text"):

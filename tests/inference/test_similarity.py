@@ -79,7 +79,7 @@ def test_sentences_of_several_pairs_are_embedded_once():
     class Letters:
         """The share of each of two letters."""
 
-        def embed(self, texts, *, total):
+        def embed(self, texts, *, total, prompt):
             calls.append((list(texts), total))
             rows = np.array([[text.count("a"), text.count("b")] for text in texts], float)
             yield from np.split(rows / np.linalg.norm(rows, axis=1, keepdims=True), [1])
@@ -136,5 +136,5 @@ def test_data_that_does_not_exist(tmp_path):
     with pytest.raises(UserError, match="no STS-B/ in"):
         similarity.read(str(tmp_path), NO_COLUMNS)
     folder = write_glue(tmp_path / "glue")
-    with pytest.raises(UserError, match="pooling: got 'max', expected mean or cls"):
+    with pytest.raises(UserError, match="pooling: got 'max', expected one of mean, weighted, cls"):
         bertjax.evaluate("sts", str(RUN), str(folder), pooling="max")

@@ -80,6 +80,26 @@ def test_cosent_and_regression_are_those_of_their_papers(vectors):
     assert float(weight) == B - 1
 
 
+TEACHER = np.random.default_rng(1).normal(0, 4, size=(B, G - 1)).astype(np.float32)
+
+
+def test_distillation_compares_the_candidates_of_a_row(vectors):
+    products = np.einsum("bd,bcd->bc", vectors[:, 0], vectors[:, 1:])
+    rows = [jnp.asarray(each) for each in (vectors, TEACHER, WEIGHTS)]
+    loss, weight = contrastive.margin_mse(*rows)
+    margins = [p[0] - p[1] - (t[0] - t[1]) for p, t in zip(products, TEACHER, strict=True)]
+    assert float(loss) == pytest.approx(np.square(margins[:-1]).sum(), rel=1e-5)
+    assert float(weight) == B - 1
+    expected = 0.0
+    for row, teacher in zip(vectors[:-1], TEACHER[:-1], strict=True):
+        own = np.exp([cos(row[0], each) / TEMPERATURE for each in row[1:]])
+        target = np.exp(teacher) / np.exp(teacher).sum()
+        expected += (target * np.log(target / (own / own.sum()))).sum()
+    loss, weight = contrastive.candidate_kl(*rows, temperature=TEMPERATURE)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    assert float(weight) == B - 1
+
+
 def test_losses_have_finite_gradients_without_any_negative(vectors):
     ids, weights = jnp.zeros((B, G), jnp.int32), jnp.asarray(WEIGHTS)
 
@@ -117,4 +137,21 @@ def test_the_losses_equal_those_of_sentence_transformers(vectors):
     loss, weight = contrastive.cosent(*arrays, temperature=0.05)
     assert float(loss / weight) == pytest.approx(
         float(reference.compute_loss_from_embeddings(rows[:2], scores)), rel=1e-5
+    )
+    arrays = jnp.asarray(vectors), jnp.asarray(TEACHER), weights
+    loss, weight = contrastive.margin_mse(*arrays)
+    reference = losses.MarginMSELoss(None)
+    assert float(loss / weight) == pytest.approx(
+        float(reference.compute_loss_from_embeddings(rows, torch.tensor(TEACHER))), rel=1e-5
+    )
+    loss, weight = contrastive.candidate_kl(*arrays, temperature=0.05)
+    reference = losses.DistillKLDivLoss(
+        None,
+        similarity_fct=library.util.pairwise_cos_sim,
+        student_temperature=0.05,
+        teacher_temperature=1.0,
+    )
+    # The library multiplies by the square of the student's temperature.
+    assert float(loss / weight) * 0.05**2 == pytest.approx(
+        float(reference.compute_loss_from_embeddings(rows, torch.tensor(TEACHER))), rel=1e-4
     )

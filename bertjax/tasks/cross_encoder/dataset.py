@@ -114,6 +114,10 @@ class Dataset:
 def _choose_loss(table: Table, task: Fields, fields: Fields) -> PairLoss:
     """Scored pairs if there is a column of scores, unless the config names one of negatives."""
     name = task["loss_type"]
+    if name != SOFTMAX and not fields["label"] and not fields["negative"]:
+        tables.check_choice(
+            table, fields, _SCORE_COLUMNS, "choose --label COLUMN or --config.data.negative=COLUMN"
+        )
     is_scored = (
         name != SOFTMAX
         and not (fields["negative"] and not fields["label"])

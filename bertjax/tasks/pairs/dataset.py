@@ -3,12 +3,12 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from bertjax.constraints import AnyText, OpenShare, Seed
 from bertjax.corpus.format import Table
@@ -17,9 +17,10 @@ from bertjax.metrics import classification
 from bertjax.tasks import dataset
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.pairs import splits, tables
-from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT, COSINE
+from bertjax.tasks.pairs.head import CONTRASTIVE, COSENT, COSINE, KL, MARGIN_MSE, Task
 from bertjax.tasks.pairs.ranks import positive_ranks
 from bertjax.tasks.pairs.tables import PairExamples, PairLoss
+from bertjax.tasks.sequences import Pairs
 
 Fields = Mapping[str, Any]
 
@@ -31,8 +32,10 @@ class DataFields(dataset.DataFields):
       text: Column of the first text, the anchor; "" for one with a common name.
       text_pair: Column of the second text, the positive; "" for one with a common name. Without a
         second column each text is its own positive (unsupervised SimCSE).
-      negative: Column of a hard negative, for the contrastive loss; "" for `negative`, if any.
-      label: Column of the score; "" for `score` or `similarity`, if any.
+      negative: Column of a hard negative, or of a list of them, for contrastive, margin_mse and kl;
+        NAME also stands for NAME_1, NAME_2 ...; "" for `negative`, if any.
+      label: Column of the score; "" for `score` or `similarity`, if any; for margin_mse and kl that
+        of a teacher's scores, "" for `scores`.
       validation_fraction: Share of the training pairs that becomes the dev split, if there is no
         dev file; None for 0.1. The pairs of an anchor stay together.
       split_seed: Seed of that choice; None for 0.
@@ -63,7 +66,7 @@ class Dataset:
             reason = "they are compared with cosines"
             self.examples["train"], line = splits.rescale(train, -1.0, reason)
             self.findings += (line,)
-        self._dims = tuple(task.get("matryoshka_dims", ()))
+        self._task, self._dims = task, tuple(task.get("matryoshka_dims", ()))
         self.batches = {name: self._batches(name, own, spec) for name, own in self.examples.items()}
         self.dev = ("dev",)
         self.test = read.test
@@ -79,15 +82,20 @@ class Dataset:
     def _batches(self, name: str, examples: PairExamples, spec: EncodingSpec):
         """Batches of texts; those of a training example stay together."""
         if name != "train":
-            return spec.batches(name, spec.encode((examples.flat_texts,)), None)
+            return spec.batches(name, self._encode(examples, spec), None)
         examples = spec.subsample(name, examples)
         group = len(examples.texts)
         if self.loss_type == CONTRASTIVE:
             labels = examples.text_ids.reshape(-1)
+        elif examples.teacher_scores is not None:
+            labels = np.pad(examples.teacher_scores, ((0, 0), (1, 0))).reshape(-1)
         else:
             labels = np.repeat(examples.scores, group)
         spec = dataclasses.replace(spec, batch_size=spec.batch_size * group)
-        return spec.batches(name, spec.encode((examples.flat_texts,)), labels, group)
+        return spec.batches(name, self._encode(examples, spec), labels, group)
+
+    def _encode(self, examples: PairExamples, spec: EncodingSpec) -> Pairs:
+        return spec.encode((_with_prompts(examples.flat_texts, len(examples.texts), self._task),))
 
     def score(self, split: str, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
         """Returns the metrics of a split, for each width of `matryoshka_dims` with a suffix.
@@ -96,13 +104,32 @@ class Dataset:
         the positive among all texts of the split, and `accuracy`, the share of first ranks.
         """
         examples, values = self.examples[split], {}
-        if examples.scores is None and self.loss_type != CONTRASTIVE:
+        if examples.scores is None and self.loss_type in (COSENT, COSINE):
             return {}
         for width in (predictions.shape[1], *self._dims):
             suffix = "" if width == predictions.shape[1] else f"_{width}"
-            found = _score(examples, predictions[:, :width])
+            found = self._score(examples, predictions[:, :width])
             values |= {f"{name}{suffix}": value for name, value in found.items()}
         return values
+
+    def _score(
+        self, examples: PairExamples, predictions: Float[np.ndarray, "n D"]
+    ) -> dict[str, float]:
+        vectors = _group_by_example(examples, predictions)
+        if examples.scores is not None:
+            cosines = _cosines(vectors)
+            return {
+                "spearman_cosine": classification.spearman(cosines, examples.scores),
+                "pearson_cosine": classification.pearson(cosines, examples.scores),
+            }
+        ranks = self._ranks(examples, vectors)
+        return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
+
+    def _ranks(
+        self, examples: PairExamples, vectors: Float[np.ndarray, "n G D"]
+    ) -> Int[np.ndarray, " n"]:
+        normalize = self.loss_type not in Task.dot_product_losses
+        return positive_ranks(vectors, examples.text_ids, normalize=normalize)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
         """Returns `dev/score`: `spearman_cosine` if the dev split has scores, else `mrr`."""
@@ -118,8 +145,8 @@ class Dataset:
         found = {"cosine": _cosines(vectors).tolist()}
         if examples.scores is not None:
             found["true"] = examples.scores.tolist()
-        elif self.loss_type == CONTRASTIVE:
-            found["rank"] = positive_ranks(vectors, examples.text_ids).tolist()
+        elif self.loss_type not in (COSENT, COSINE):
+            found["rank"] = self._ranks(examples, vectors).tolist()
         columns = [*zip(examples.columns, examples.texts, strict=True), *found.items()]
         rows = zip(*(values for _, values in columns), strict=True)
         names = [name for name, _ in columns]
@@ -129,8 +156,23 @@ class Dataset:
 
 def _choose_loss(table: Table, task: Fields, fields: Fields) -> PairLoss:
     """The loss of the config, or the one that the training table has columns for."""
-    name = task.get("loss_type") or (COSENT if tables.has_scores(table, fields) else CONTRASTIVE)
-    return PairLoss(name, name != CONTRASTIVE, CONTRASTIVE)
+    name = task.get("loss_type")
+    if not name:
+        tables.check_choice(
+            table,
+            fields,
+            (*tables.SCORE_COLUMNS, "scores"),
+            "set --config.task.loss_type=margin_mse or kl (scores of a teacher), contrastive "
+            "(without the scores), or cosent or cosine (without the negatives)",
+        )
+        name = COSENT if tables.has_scores(table, fields) else CONTRASTIVE
+    return PairLoss(
+        name,
+        is_scored=name in (COSENT, COSINE),
+        unscored=CONTRASTIVE,
+        is_distilled=name in (MARGIN_MSE, KL),
+        takes_margins=name == MARGIN_MSE,
+    )
 
 
 def _describe(read: Mapping[str, PairExamples], loss_type: str) -> str:
@@ -141,16 +183,10 @@ def _describe(read: Mapping[str, PairExamples], loss_type: str) -> str:
     return f"columns: {columns} (loss {loss_type}{same}); dev is evaluated by {metric}"
 
 
-def _score(examples: PairExamples, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
-    vectors = _group_by_example(examples, predictions)
-    if examples.scores is not None:
-        cosines = _cosines(vectors)
-        return {
-            "spearman_cosine": classification.spearman(cosines, examples.scores),
-            "pearson_cosine": classification.pearson(cosines, examples.scores),
-        }
-    ranks = positive_ranks(vectors, examples.text_ids)
-    return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
+def _with_prompts(texts: Sequence[str], group: int, task: Fields) -> list[str]:
+    """Puts the prompts before texts, of which the first of each group is the query."""
+    query, document = task.get("query_prompt", ""), task.get("document_prompt", "")
+    return [(document if n % group else query) + text for n, text in enumerate(texts)]
 
 
 def _group_by_example(
@@ -181,7 +217,8 @@ def from_inputs(
       UserError: a line has another number of fields, or other keys.
     """
     rows = [dataset.parse_fields(line, task["columns"]) for line in lines]
-    encoded = spec.encode(([row[name] for row in rows for name in task["columns"]],))
+    texts = [row[name] for row in rows for name in task["columns"]]
+    encoded = spec.encode((_with_prompts(texts, 2, task),))
     truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)
 
     def answers(embeddings: Float[np.ndarray, "n D"]) -> list[dict[str, Any]]:

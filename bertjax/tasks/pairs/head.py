@@ -8,27 +8,33 @@ from jaxtyping import Array, Float
 from bertjax import pretrainer
 from bertjax.constraints import AnyText, OneOf, PositiveFloat, PositiveInt, Relation, Weight
 from bertjax.interfaces import Batch
-from bertjax.layers import contrastive, masks
+from bertjax.layers import contrastive
+from bertjax.layers.pooling import POOLINGS, pool
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 CONTRASTIVE, COSENT, COSINE = "contrastive", "cosent", "cosine"
-LOSS_TYPES = (CONTRASTIVE, COSENT, COSINE)
-POOLINGS = ("mean", "cls")
+MARGIN_MSE, KL = "margin_mse", "kl"
+LOSS_TYPES = (CONTRASTIVE, COSENT, COSINE, MARGIN_MSE, KL)
 
 
 class Task(pretrainer.Task, kw_only=True):
     """Embedding of texts (Sentence-BERT, Reimers and Gurevych 2019, section 3).
 
     The G texts of an example are consecutive sequences of the batch: the anchor, its positive, and
-    a hard negative where the data has one. Labels are the number of the text, equal for equal
-    texts, for the contrastive loss, and the score of the pair for the others.
+    hard negatives where the data has some. Labels are the number of the text, equal for equal
+    texts, for the contrastive loss; the score of the pair for cosent and cosine; and for margin_mse
+    and kl the teacher's score of each text for the anchor.
 
     Attributes:
-      loss_type: contrastive (in-batch negatives), or for scored pairs cosent or cosine
-        (`layers/contrastive.py`); "" for cosent if the data has scores, else contrastive.
-      pooling: mean over the tokens of a sequence, special ones included, or cls.
-      temperature: Divides the cosines of contrastive and cosent.
+      loss_type: contrastive (in-batch negatives); for scored pairs cosent or cosine; margin_mse or
+        kl for scores of a teacher (`layers/contrastive.py`); "" for cosent if the data has scores,
+        else contrastive.
+      pooling: mean over the tokens of a sequence, special ones included; weighted, by position; or
+        cls (`layers/pooling.py`).
+      temperature: Divides the cosines of contrastive, cosent and kl.
       symmetric: Whether contrastive is the mean of both directions.
+      query_prompt: Put before every anchor, in training and wherever the run embeds queries.
+      document_prompt: Likewise, before positives and negatives, and documents.
       matryoshka_dims: Widths, besides the full one, whose losses are added: the first numbers of a
         vector are then an embedding too (Kusupati et al. 2022, equation 1, weights of 1).
       weight: Weight in the total loss.
@@ -40,6 +46,8 @@ class Task(pretrainer.Task, kw_only=True):
     pooling: Annotated[str, OneOf(POOLINGS)] = "mean"
     temperature: PositiveFloat = 0.05
     symmetric: bool = False
+    query_prompt: AnyText = ""
+    document_prompt: AnyText = ""
     matryoshka_dims: tuple[PositiveInt, ...] = ()
     weight: Weight = 1.0
     columns: tuple[AnyText, ...] = ()
@@ -48,6 +56,7 @@ class Task(pretrainer.Task, kw_only=True):
     metrics = (("accuracy", "max"),)  # of contrastive
     fields_from_data = ("columns", "texts_per_example")
     embeds = True
+    dot_product_losses = (MARGIN_MSE,)
     compares_examples = True
     relations = (
         Relation(
@@ -85,7 +94,13 @@ class Task(pretrainer.Task, kw_only=True):
         loss_sum, metrics = 0.0, {}
         for size in (*self.matryoshka_dims, width):
             part = vectors_BGD[..., :size]
-            if self.loss_type == COSINE:
+            if self.loss_type == MARGIN_MSE:
+                own, weight_sum = contrastive.margin_mse(part, labels_BG[:, 1:], weights_B)
+            elif self.loss_type == KL:
+                own, weight_sum = contrastive.candidate_kl(
+                    part, labels_BG[:, 1:], weights_B, temperature=self.temperature
+                )
+            elif self.loss_type == COSINE:
                 own, weight_sum = contrastive.cosine_regression(part, labels_BG[:, 0], weights_B)
             elif self.loss_type == COSENT:
                 own, weight_sum = contrastive.cosent(
@@ -105,10 +120,9 @@ class Task(pretrainer.Task, kw_only=True):
 
     def predict(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B D"]:
         """Returns the embedding of every sequence, in float32."""
-        sequence, mask = encoded.sequence.astype(jnp.float32), batch["attention_mask"]
-        if self.pooling == "mean":
-            return masks.mean(sequence, mask)
-        # As in `inference/features.py`: the position of the token, also where it is the last one.
-        last = masks.padding_mask(mask).sum(axis=1) - 1
-        position = last if getattr(encoder, "cls_last", False) else jnp.zeros_like(last)
-        return jnp.take_along_axis(sequence, position[:, None, None], axis=1)[:, 0]
+        return pool(
+            encoded.sequence.astype(jnp.float32),
+            batch["attention_mask"],
+            self.pooling,
+            cls_last=getattr(encoder, "cls_last", False),
+        )

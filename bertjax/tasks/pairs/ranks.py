@@ -13,21 +13,24 @@ Score = Callable[[Int[np.ndarray, " r"], Int[np.ndarray, " c"]], Float[np.ndarra
 
 
 def positive_ranks(
-    vectors: Float[np.ndarray, "n G D"], text_ids: Int[np.ndarray, "n G"]
+    vectors: Float[np.ndarray, "n G D"], text_ids: Int[np.ndarray, "n G"], *, normalize: bool = True
 ) -> Int[np.ndarray, " n"]:
     """Ranks, from 1, the positive of each row among the distinct positives and negatives of all.
 
     Other positives of the same anchor text, and the anchor's own text, are left out. A candidate
-    with the same cosine as the positive precedes it, so that equal vectors do not rank first.
+    with the same score as the positive precedes it, so that equal vectors do not rank first.
 
     Args:
       vectors: The anchor of each row, its positive, and any number of negatives.
       text_ids: Equal for equal texts.
+      normalize: Whether the scores are cosines, instead of dot products.
     """
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit = (vectors / np.maximum(norms, np.finfo(np.float32).tiny)).astype(np.float32)
-    others = unit[:, 1:].reshape(-1, unit.shape[-1])
-    return rank_positives(text_ids, lambda rows, chosen: unit[rows, 0] @ others[chosen].T)
+    vectors = vectors.astype(np.float32)
+    if normalize:
+        norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)
+    others = vectors[:, 1:].reshape(-1, vectors.shape[-1])
+    return rank_positives(text_ids, lambda rows, chosen: vectors[rows, 0] @ others[chosen].T)
 
 
 def rank_positives(text_ids: Int[np.ndarray, "n G"], score: Score) -> Int[np.ndarray, " n"]:

@@ -51,7 +51,10 @@ def read(
       UserError: a file, column or score is missing or invalid, or does not fit the config.
     """
     name = pathlib.Path(data).resolve().name.partition(".")[0] or "pairs"
-    found = {split: files.read_tables(own) for split, own in files.find_splits(data).items()}
+    found = {
+        split: tables.with_negative_lists(files.read_tables(own), fields)
+        for split, own in files.find_splits(data).items()
+    }
     loss = choose_loss(found["train"])
     train = tables.read_train(found["train"], loss, fields)
     examples = {"train": train}
@@ -69,7 +72,7 @@ def read(
     anchors = np.array([numbers[text] for text in train.texts[0]])
     unlabelled = np.zeros(len(train), np.float32)
     examples, lines = with_dev(data, examples, fields, unlabelled, groups=anchors)
-    if fields["label"] and examples["dev"].scores is None:
+    if fields["label"] and examples["dev"].scores is None and not loss.is_distilled:
         raise UserError(
             f"config.data.label: got {fields['label']!r}, which neither trains nor evaluates, "
             "expected a column of scores of the dev file, or of all pairs; leave it out"

@@ -22,10 +22,10 @@ PAIR_COLUMNS = (
     ("query", "passage"),
     *files.PAIR_COLUMNS,
 )
-NEGATIVE_COLUMNS = ("negative", "hard_negative")
-_NUMBERED = re.compile(r"negative_\d+")
+NEGATIVE_COLUMNS = ("negative", "hard_negative", "negatives")
 SCORE_COLUMNS = ("score", "similarity_score", "similarity")
 """Common names of columns. A column `label` is a score only on request: it is often a class."""
+TEACHER_COLUMNS = ("scores", "teacher_scores", "score", "label")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +37,15 @@ class PairLoss:
       is_scored: Whether a pair has a score; else it is an anchor and its positive, with any number
         of hard negatives.
       unscored: A loss of the same task for pairs without scores, for messages.
+      is_distilled: Whether a teacher has scored the positive and each hard negative of a row.
+      takes_margins: Whether its margin of the positive over the only negative may be given instead.
     """
 
     name: str
     is_scored: bool
     unscored: str
+    is_distilled: bool = False
+    takes_margins: bool = False
 
     @property
     def remedy(self) -> str:
@@ -59,11 +63,13 @@ class PairExamples:
         (Gao et al. 2021, section 3) both are the same texts.
       scores: Similarity of each pair; None without scores.
       columns: Names of the columns of the texts.
+      teacher_scores: A teacher's scores of positive and hard negatives; None without.
     """
 
     texts: tuple[list[str], ...]
     scores: Float32[np.ndarray, " n"] | None
     columns: tuple[str, ...]
+    teacher_scores: Float32[np.ndarray, "n C"] | None = None
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -75,8 +81,9 @@ class PairExamples:
     def take(self, kept: Int[np.ndarray, " m"]) -> "PairExamples":
         """Returns the examples with these numbers, in their order."""
         texts = tuple([column[i] for i in kept] for column in self.texts)
-        scores = None if self.scores is None else self.scores[kept]
-        return dataclasses.replace(self, texts=texts, scores=scores)
+        arrays = {"scores": self.scores, "teacher_scores": self.teacher_scores}
+        taken = {name: None if own is None else own[kept] for name, own in arrays.items()}
+        return dataclasses.replace(self, texts=texts, **taken)
 
     @property
     def flat_texts(self) -> list[str]:
@@ -98,6 +105,49 @@ def has_scores(
     return fields["label"] in table.columns or bool(files.find_columns(table, names))
 
 
+def check_choice(
+    table: Table, fields: Mapping[str, Any], names: Sequence[str], choices: str
+) -> None:
+    """Raises `UserError` if a table has both scores and hard negatives.
+
+    Args:
+      table: The training examples.
+      fields: `config.data`.
+      names: Common names of columns of scores.
+      choices: Advice in the message.
+    """
+    scores = [fields["label"]] if fields["label"] else files.find_columns(table, names)
+    negatives = negative_columns(table, fields)
+    if negatives and scores and scores[0] in table.columns:
+        raise UserError(
+            f"{table.path}: got scores ({scores[0]}) and hard negatives ({', '.join(negatives)}), "
+            f"expected a choice of what is read; {choices}"
+        )
+
+
+def with_negative_lists(table: Table, fields: Mapping[str, Any]) -> Table:
+    """Splits a column of lists of hard negatives to columns NAME_1, NAME_2 ...
+
+    Raises:
+      UserError: a cell is no list, or has another number of texts than the first.
+    """
+    name = fields["negative"] or next(iter(files.find_columns(table, ("negatives",))), "")
+    cells = table.parse_column(name) if name in table.columns else []
+    if not cells or not isinstance(cells[0], list):
+        return table
+    count = len(cells[0])
+    for cell, location in zip(cells, table.locations, strict=True):
+        if not isinstance(cell, list) or len(cell) != count or not cell:
+            got = f"{len(cell)} texts" if isinstance(cell, list) else repr(cell)
+            raise UserError(
+                f"{location}: {name}: got {got}, expected a list of {count or 'one or more'}, as "
+                "many in every row"
+            )
+    columns = {key: values for key, values in table.columns.items() if key != name}
+    numbered = {f"{name}_{n + 1}": [cell[n] for cell in cells] for n in range(count)}
+    return dataclasses.replace(table, columns=columns | numbered)
+
+
 def read_train(table: Table, loss: PairLoss, fields: Mapping[str, Any]) -> PairExamples:
     """Reads the training examples.
 
@@ -106,9 +156,22 @@ def read_train(table: Table, loss: PairLoss, fields: Mapping[str, Any]) -> PairE
         not a number.
     """
     texts = files.choose_texts(table, fields, PAIR_COLUMNS)
+    negatives = negative_columns(table, fields)
+    if loss.is_distilled:
+        if len(texts) < 2 or not negatives:
+            raise UserError(
+                f"{table.path}: got the columns {', '.join(table.columns)}, expected an anchor, a "
+                f"positive and hard negatives (negative, or negative_1, negative_2 ..., or a list "
+                f"negatives) for {loss.name}; add them, or choose them with --text, --text_pair "
+                "and --config.data.negative=COLUMN"
+            )
+        examples = _read(table, (*texts, *negatives), "", loss)
+        return dataclasses.replace(
+            examples, teacher_scores=_teacher_scores(table, loss, fields, len(negatives) + 1)
+        )
     if not loss.is_scored:
         anchors = texts if len(texts) == 2 else texts * 2
-        return _read(table, (*anchors, *_negatives(table, fields)), "", loss)
+        return _read(table, (*anchors, *negatives), "", loss)
     if fields["negative"]:
         raise UserError(
             f"config.data.negative: got {fields['negative']!r} with config.task.loss_type="
@@ -148,23 +211,59 @@ def read_held_out(
             f"{table.path}: got one column of text, {texts[0]!r}, of {', '.join(table.columns)}; "
             "expected pairs to evaluate embeddings, with or without a score; add a column"
         )
-    score = _score(table, fields, required=loss.is_scored and not is_test)
+    # Those of a row with negatives are a teacher's.
+    is_ranked = loss.is_distilled and len(texts) > 2
+    score = "" if is_ranked else _score(table, fields, required=loss.is_scored and not is_test)
     if is_test and score and labels.are_hidden(table.columns[score]):
         score = ""
     return _read(table, texts[:2] if score else texts, score, loss)
 
 
-def _negatives(table: Table, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The column of the config; or one with a common name, or all of negative_1, negative_2 ..."""
-    if not fields["negative"]:
-        common = tuple(files.find_columns(table, NEGATIVE_COLUMNS)[:1])
-        return common or tuple(name for name in table.columns if _NUMBERED.fullmatch(name.lower()))
-    if fields["negative"] not in table.columns:
+def negative_columns(table: Table, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The column of the config; or one with a common name, or all of negative_1, negative_2 ...
+
+    Raises:
+      UserError: there is no column of the config.
+    """
+    named = fields["negative"]
+    if named in table.columns:
+        return (named,)
+    if not named and (common := files.find_columns(table, NEGATIVE_COLUMNS)):
+        return (common[0],)
+    numbered = re.compile(f"{re.escape(named)}_\\d+" if named else r"negatives?_\d+", re.IGNORECASE)
+    found = tuple(name for name in table.columns if numbered.fullmatch(name))
+    if named and not found:
         raise UserError(
-            f"config.data.negative: got {fields['negative']!r}, expected a column of {table.path}: "
+            f"config.data.negative: got {named!r}, expected a column of {table.path}: "
             f"{', '.join(table.columns)}"
         )
-    return (fields["negative"],)
+    return found
+
+
+def _teacher_scores(
+    table: Table, loss: PairLoss, fields: Mapping[str, Any], count: int
+) -> Float32[np.ndarray, "n C"]:
+    """A teacher's scores of the positive and each negative of every row, `count` in all."""
+    if fields["label"]:
+        files.check_column(table, fields["label"], "label")
+    found = [fields["label"]] if fields["label"] else files.find_columns(table, TEACHER_COLUMNS)
+    if not found:
+        raise UserError(
+            f"{table.path}: got the columns {', '.join(table.columns)}, expected one with the "
+            f"scores of a teacher for {loss.name}; choose it with --label COLUMN"
+        )
+    rows = []
+    for cell, location in zip(table.parse_column(found[0]), table.locations, strict=True):
+        numbers = cell if isinstance(cell, list) else [cell]
+        if not isinstance(cell, list) and count == 2 and loss.takes_margins:
+            numbers = [cell, 0]  # the margin, of which only the difference matters
+        if len(numbers) != count:
+            raise UserError(
+                f"{location}: {found[0]}: got {len(numbers)} score(s), expected a list of {count}: "
+                f"that of the positive and those of {count - 1} hard negative(s)"
+            )
+        rows.append(labels.to_scores(numbers, [location] * count))
+    return np.stack(rows)
 
 
 def _score(table: Table, fields: Mapping[str, Any], *, required: bool) -> str:

@@ -92,6 +92,7 @@ def test_inputs_of_predict_are_pairs(spec):
 PAIRS = {"train.csv": ("query,passage", [row[:2] for row in TRIPLES])}
 LISTS = {"train.csv": (HEADER, TRIPLES)}
 SCORES = {"train.csv": ("query,passage,score", SCORED)}
+BOTH = {"train.csv": ("query,passage,negative,score", [(*r[:2], "fine", "1") for r in SCORED])}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ SCORES = {"train.csv": ("query,passage,score", SCORED)}
         (PAIRS, {}, "expected hard negatives .* or scores of the pairs"),
         (LISTS | {"dev.csv": PAIRS["train.csv"]}, {}, "dev: got the columns query, passage"),
         (SCORES, {"loss_type": "softmax"}, "expected hard negatives"),
+        (BOTH, {}, r"got scores \(score\) and hard negatives \(negative\), .* choose --label"),
         (SCORES, {"label": "score", "negative": "query"}, "or set --config.task.loss_type=softmax"),
     ],
 )

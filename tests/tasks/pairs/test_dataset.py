@@ -61,6 +61,18 @@ def test_pairs_without_scores_are_contrastive(read, spec):
     assert "ranks of the positives" in dataset.findings[0]
 
 
+def test_prompts_are_put_before_anchors_and_before_other_texts(read, spec):
+    triples = [(*pair, "fine") for pair in PAIRS]
+    prompts = {"query_prompt": "poor ", "document_prompt": "dull "}
+    files = {"train.csv": ("anchor,positive,negative", triples)}
+    dataset = read(files | {"dev.csv": ("anchor,positive", PAIRS)}, task=prompts)
+    for split, group in (("train", 3), ("dev", 2)):
+        sequences = dataset.batches[split].pairs
+        rows = sequences.rows(np.arange(len(sequences)), 16)["input_ids"]
+        firsts = [spec.tokenizer.decode(row[1:].tolist()).split()[0] for row in rows]
+        assert firsts == ["poor", *["dull"] * (group - 1)] * 4
+
+
 def test_scored_pairs(read, tmp_path):
     dataset = read({"pairs.csv": ("sentence1,sentence2,score", SCORED * 3)}, "pairs.csv")
     assert dataset.task_fields["loss_type"] == "cosent"
@@ -98,6 +110,71 @@ def test_scored_pairs(read, tmp_path):
     assert json.loads(rows[0]) == expected | {"cosine": pytest.approx(cosine, abs=1e-6)}
 
 
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+DISTILLED = [
+    {"query": a, "positive": b, "negatives": ["fine", "good"], "scores": [n, 0.5, -n]}
+    for n, (a, b) in enumerate(PAIRS)
+]
+
+
+def test_a_teacher_scores_the_candidates_of_a_row(read, tmp_path):
+    write_lines(tmp_path / "train.jsonl", DISTILLED)
+    dataset = read({}, "train.jsonl", task={"loss_type": "kl"})
+    train = dataset.examples["train"]
+    assert dataset.task_fields["texts_per_example"] == 4
+    assert train.columns == ("query", "positive", "negatives_1", "negatives_2")
+    numbers = [PAIRS.index((row[0], row[1])) for row in zip(*train.texts, strict=True)]
+    labels = dataset.batches["train"].labels.reshape(-1, 4)
+    assert labels.tolist() == [[0, n, 0.5, -n] for n in numbers]
+    # The dev split is ranked.
+    dev = dataset.examples["dev"]
+    vectors = np.random.default_rng(0).normal(size=(4 * len(dev), 5)).astype(np.float32)
+    assert set(dataset.score("dev", vectors)) == {"mrr", "accuracy"}
+
+
+def test_cells_of_csv_are_json_and_margins_are_numbers(read):
+    quoted = [(*pair, "fine", f'"[{n}, 2.5]"') for n, pair in enumerate(PAIRS)]
+    margins = [(*pair, "fine", f"{n - 2.5}") for n, pair in enumerate(PAIRS)]
+    found = []
+    for rows in (quoted, margins):
+        files = {"train.csv": ("query,positive,negative,scores", rows)}
+        files |= {"dev.csv": ("sentence1,sentence2,score", SCORED)}
+        dataset = read(files, task={"loss_type": "margin_mse"})
+        found.append(-np.diff(dataset.examples["train"].teacher_scores)[:, 0])
+        assert dataset.examples["dev"].scores.tolist() == [5.0, 4.0, 2.5, 0.0]
+    assert found[0].tolist() == found[1].tolist() == [-2.5, -1.5, -0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "loss", "printed"),
+    [
+        ({"scores": None}, "kl", "got the columns query, positive, negatives_1, negatives_2, exp"),
+        ({"negatives": None}, "kl", "expected an anchor, a positive and hard negatives"),
+        ({"scores": [1, 2]}, "kl", r":2: scores: got 2 score\(s\), expected a list of 3: that of"),
+        ({"scores": 1.5}, "margin_mse", r":2: scores: got 1 score\(s\), expected a list of 3"),
+        ({"scores": [1, 2, "x"]}, "kl", ":2: label: got 'x', expected a number"),
+        ({"negatives": ["fine"]}, "kl", ":2: negatives: got 1 texts, expected a list of 2, as"),
+        ({"negatives": "fine"}, "kl", ":2: negatives: got 'fine', expected a list of 2"),
+        (
+            {},
+            "",
+            r"got scores \(scores\) and hard negatives \(negatives_1, .*loss_type=margin_mse",
+        ),
+    ],
+)
+def test_malformed_scores_of_a_teacher_are_one_line(read, tmp_path, changes, loss, printed):
+    rows = [DISTILLED[0], DISTILLED[1] | changes, *DISTILLED[2:]]
+    missing = {name for name, value in changes.items() if value is None}
+    rows = [{name: row[name] for name in row if name not in missing} for row in rows]
+    write_lines(tmp_path / "train.jsonl", rows)
+    with pytest.raises(UserError, match=printed) as error:
+        read({}, "train.jsonl", task={"loss_type": loss})
+    assert "\n" not in str(error.value)
+
+
 def test_one_column_is_its_own_positive_and_dev_has_scores(read):
     dataset = read(
         {
@@ -128,6 +205,8 @@ def test_ranks_are_among_all_distinct_texts():
     # vector of 4 and precedes it. Text 0 is a candidate in the last row, and excluded in its own.
     assert positive_ranks(rows, ids).tolist() == [1, 1, 2, 5]
     assert positive_ranks(np.ones((4, 3, 2), np.float32), ids).tolist() == [3, 5, 3, 5]
+    # By dot product the longer text 9 precedes text 1, and texts 4 and 9 precede text 3.
+    assert positive_ranks(rows, ids, normalize=False).tolist() == [2, 3, 1, 5]
 
 
 def test_inputs_of_predict_are_pairs(spec):
@@ -155,7 +234,11 @@ THREE = {"train.csv": ("sentence1,sentence2,score", SCORED)}
         (TWO, {"task": {"loss_type": "cosent"}}, "expected one with scores"),
         (TWO, {"label": "gold"}, "got 'gold', which neither trains nor evaluates"),
         (TWO, {"negative": "other"}, "got 'other', expected a column of"),
-        (THREE, {"negative": "score"}, "expected none, since every pair has a score"),
+        (
+            THREE,
+            {"negative": "score", "task": {"loss_type": "cosent"}},
+            "expected none, since every pair has a score",
+        ),
         (THREE | {"dev.csv": THREE["train.csv"]}, {"split_seed": "3"}, "got 3, expected none"),
         ({"train.csv": ("text,text_pair,score", [("a", "b", "c")])}, {}, "got 'c', expected a num"),
     ],

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import types
 
 import jax
 import numpy as np
@@ -12,14 +13,14 @@ import bertjax
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting, run_cache
-from bertjax.inference import evaluation, predict
+from bertjax.inference import embeddings, evaluation, predict
 from bertjax.runs import finetune, finetune_job
 from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train import sharding
 from bertjax.validation import config as validation_config
 
 WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
-SCORED = [(f"{a} {b}", f"{a} {c}", b == c) for a in WORDS for b, c in itertools.pairwise(WORDS)]
+SCORED = [(f"{a} {b}", f"{a} {c}") for a in WORDS for b, c in itertools.pairwise(WORDS)]
 TRIPLES = [(WORDS[n % 8], WORDS[(n + 1) % 8], WORDS[(n + 3) % 8]) for n in range(32)]
 OVERRIDES = {"data.batch_size": "8", "data.eval_batch_size": "8", "model.precision": "float32"}
 
@@ -54,7 +55,9 @@ def run(init, table, tmp_path_factory):
         "task.matryoshka_dims": "(4,)",
         "data.max_seq_length": "8",
         "log_every": "1",
-        "num_train_epochs": "4",
+        "num_train_epochs": "6",
+        "task.query_prompt": "ship ",
+        "task.document_prompt": "stone ",
     }
     recipe = configs.load_config("pairs:tiny", OVERRIDES | changes | {"data.padded_lengths": "()"})
     finetune.finetune(recipe, init=init, data=str(table), workdir=str(workdir))
@@ -81,14 +84,20 @@ def test_a_run_is_a_model_of_embeddings(run, table, tmp_path):
     mean = (sequence * mask).sum(axis=1) / mask.sum(axis=1)
     expected = mean / np.linalg.norm(mean, axis=1, keepdims=True)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    first, second = (model.embed(texts, prompt_name=name) for name in ("query", "document"))
+    np.testing.assert_allclose(first, model.embed([f"ship {each}" for each in texts]))
     (answer,) = predict.load(run_cache.find_run(run), precision="float32").predict(
         [("a", "mill river\train")], 8
     )
-    assert answer["cosine"] == pytest.approx(float(vectors[0] @ vectors[2]), abs=1e-5)
+    assert answer["cosine"] == pytest.approx(float(first[0] @ second[2]), abs=1e-5)
     source = exporting.find(str(run))
     exporting.write(source, tmp_path / "st", embedding=exporting.with_pooling(source))
-    again = bertjax.load(tmp_path / "st", precision="float32").embed(texts)
-    np.testing.assert_allclose(again, vectors, atol=1e-5)
+    again = bertjax.load(tmp_path / "st", precision="float32")
+    np.testing.assert_allclose(again.embed(texts), vectors, atol=1e-5)
+    # As mteb calls it.
+    for kind, expected in {"query": first, "document": second}.items():
+        found = again.encode([{"text": texts}], prompt_type=types.SimpleNamespace(value=kind))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
     exporting.write(source, tmp_path / "hf")
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["architectures"] == [
         "BertModel"
@@ -97,11 +106,58 @@ def test_a_run_is_a_model_of_embeddings(run, table, tmp_path):
 
 def test_a_run_is_evaluated_with_its_own_settings(run, tmp_path):
     table = tmp_path / "scored.csv"
-    rows = [f"{a},{b},{float(same)}" for a, b, same in SCORED[:9]]
+    rows = [f"{a},{b},{n % 4}" for n, (a, b) in enumerate(SCORED[:9])]
     table.write_text("\n".join(["text,text_pair,score", *rows, ""]))
     found = evaluation.sts(str(run), str(table), precision="float32")
     explicit = {"pooling": "mean", "max_length": 8, "precision": "float32"}
-    assert found == evaluation.sts(str(run), str(table), **explicit)
+    assert found == evaluation.sts(str(run), str(table), prompt="", **explicit)
+    named = evaluation.sts(str(run), str(table), prompt_name="query", **explicit)
+    assert named == evaluation.sts(str(run), str(table), prompt="ship ", **explicit) != found
+
+    (tmp_path / "qrels").mkdir()
+    for name, texts in {"corpus": WORDS, "queries": [f"{word} north" for word in WORDS]}.items():
+        lines = [json.dumps({"_id": f"{n}", "text": text}) for n, text in enumerate(texts)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join([*lines, ""]))
+    judged = "".join(f"{n}\t{(n + 3) % 8}\t1\n" for n in range(8))
+    (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    found = evaluation.retrieval(str(run), str(tmp_path), **explicit)
+    prompts = {"query_prompt": "ship ", "document_prompt": "stone "}
+    assert found == evaluation.retrieval(str(run), str(tmp_path), **prompts, **explicit)
+    for name in prompts:
+        assert found != evaluation.retrieval(str(run), str(tmp_path), **{name: ""}, **explicit)
+
+
+def test_a_teacher_is_distilled_by_dot_products(init, table, tmp_path):
+    """With microbatches and narrower widths; the run compares embeddings as it was trained."""
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    scored = [row | {"scores": [n % 5, -(n % 3)]} for n, row in enumerate(rows)]
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored))
+    changes = {"task.loss_type": "margin_mse", "task.matryoshka_dims": "(4,)"}
+    losses = []
+    for count in ("1", "2"):
+        workdir = tmp_path / f"run_{count}"
+        recipe = configs.load_config(
+            "pairs:tiny", OVERRIDES | changes | {"data.microbatches": count, "log_every": "1"}
+        )
+        finetune.finetune(
+            recipe, init=init, data=str(tmp_path / "scored.jsonl"), workdir=str(workdir)
+        )
+        lines = (workdir / "seed_0" / "metrics.jsonl").read_text().splitlines()
+        losses.append([row["pairs/loss"] for row in map(json.loads, lines) if "pairs/loss" in row])
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+    source = exporting.find(str(workdir))
+    exporting.write(source, tmp_path / "st", embedding=exporting.with_pooling(source))
+    stored = json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())
+    assert stored["similarity_fn_name"] == "dot"
+    for folder in (workdir, tmp_path / "st"):
+        model = bertjax.load(folder, precision="float32")
+        vectors = model.embed(WORDS)
+        assert np.abs(np.linalg.norm(vectors, axis=1) - 1).min() > 0.01
+        np.testing.assert_allclose(model.similarity(vectors, vectors), vectors @ vectors.T)
+        options = {"pooling": "", "max_length": 0, "batch_size": 8, "precision": "float32"}
+        embedder = embeddings.load(model, **options, progress=lambda share, text: None)
+        (found,) = embedder.embed(WORDS, total=8)
+        np.testing.assert_allclose(found, vectors, atol=1e-5)
 
 
 def steps(task_job, devices, microbatches=1):
@@ -158,7 +214,7 @@ def test_microbatches_exclude_further_objectives():
         ({"task.matryoshka_dims": "(4, 16)"}, "expected matryoshka_dims below hidden_size"),
         ({"task.symmetric": "true", "task.loss_type": "cosent"}, "expected symmetric=False"),
         ({"task.temperature": "1.0", "task.loss_type": "cosine"}, "temperature has no effect"),
-        ({"task.pooling": "max"}, "expected one of 'mean', 'cls'"),
+        ({"task.pooling": "max"}, "expected one of 'mean', 'weighted', 'cls'"),
     ],
 )
 def test_impossible_options_are_one_line(init, table, tmp_path, changes, printed):
