@@ -129,7 +129,7 @@ def test_a_query_does_not_find_the_document_with_its_id():
     documents = {"q": "a cat", "d1": "the cat sat", "d2": "dogs", "d3": "nine elephants"}
     collection = Collection(documents, {"q": "a cat", "p": "a dog"}, {}, 0)
     options = {"index": "", "pooling": "", "max_length": 0, "batch_size": 2}
-    options |= {"precision": "float32", "progress": lambda share, text: None}
+    options |= {"precision": "float32", "progress": lambda share, text: None, "prompts": {}}
     plain, found = (
         retrieval_search.search(
             str(RUN), collection, depth, ignore_identical_ids=ignored, **options
@@ -177,11 +177,11 @@ def test_an_interrupted_search_resumes(tmp_path, monkeypatch):
 
 
 def test_vectors_of_other_texts_are_refused(tmp_path):
-    def stored(*texts, **options):
+    def stored(*texts, prompt=""):
         embedder = Fixed()
         embedder.num_truncated = 0
         store = stored_vectors.StoredEmbedder(embedder, tmp_path)
-        return np.concatenate(list(store.embed(texts, total=9, **options))), embedder.calls
+        return np.concatenate(list(store.embed(texts, total=9, prompt=prompt))), embedder.calls
 
     vectors, _ = stored("0.5", "1", "2", "3")
     again, calls = stored("0.5", "1", "2", "3", "0.1")
@@ -189,7 +189,7 @@ def test_vectors_of_other_texts_are_refused(tmp_path):
     assert calls == [(1, 9, 4)]
     with pytest.raises(UserError, match="--data: the first 5 texts differ from those whose"):
         stored("0.5", "1.5", "2", "3", "0.1")
-    with pytest.raises(UserError, match=r"has vectors with {}: got {'prompt': 'a'}; give"):
+    with pytest.raises(UserError, match=r"has vectors with {'prompt': ''}: got {'prompt': 'a'}"):
         stored("0.5", prompt="a")
 
 
