@@ -1,4 +1,4 @@
-"""BM25: search of documents by their words, a baseline without a model.
+"""BM25: lexical retrieval, a baseline without a model.
 
 Robertson and Zaragoza 2009, section 3.4, with the idf and the parameters of Lucene: k1=1.2, b=0.75,
 log(1 + (N - n + 0.5) / (n + 0.5)). Words are runs of two or more letters or digits in lower case,

@@ -1,4 +1,4 @@
-"""Methods by which a model is an encoder of mteb, the benchmark of embeddings.
+"""Implement the encoder interface of mteb, a benchmark of embeddings, for trained models.
 
     mteb.evaluate(bertjax.load("runs/bert"), tasks=mteb.get_tasks(["STSBenchmark"]))
 

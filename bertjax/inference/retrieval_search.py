@@ -1,4 +1,4 @@
-"""Search of documents by the method of a model: embeddings, token vectors or words.
+"""Retrieve documents by dense embeddings, late interaction or BM25.
 
 search   the best documents of each query
 rank     search, then sorting of the first documents by a cross-encoder

@@ -1,4 +1,4 @@
-"""Tables of a user's own as task data: the tables of each split, their columns, the dev split.
+"""Read users' tables as task data: the table of each split, its columns, the dev split.
 
 Shared by the kinds of tasks on tables. A kind is a folder whose dataset names its columns and
 converts their cells; finding and reading files is `tasks/sequence/files.py`.

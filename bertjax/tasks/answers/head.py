@@ -1,4 +1,4 @@
-"""Extractive QA head for a table: that of SQuAD."""
+"""Extractive question answering head for user tables: that of SQuAD."""
 
 from bertjax.tasks.squad import head
 

@@ -1,4 +1,4 @@
-"""Multiple-choice head for a table, whose number of choices follows from the data."""
+"""Multiple-choice head for user tables; the data determines the number of choices."""
 
 from bertjax.constraints import AnyText
 from bertjax.tasks.multiple_choice import head

@@ -1,4 +1,4 @@
-"""Token classification head for a table: that of NER, with tags that follow from the data."""
+"""Token classification head for user tables: that of NER, with the tags of the data."""
 
 from bertjax.constraints import AnyText
 from bertjax.tasks.ner import head
