@@ -100,7 +100,7 @@ def _evaluate(arguments, *names: str) -> dict[str, float]:
     from bertjax.inference import evaluation
     from bertjax.runtime.progress import progress_display
 
-    names = (*names, "pooling", "max_length", "batch_size", "precision")
+    names = (*names, "pooling", "dim", "max_length", "batch_size", "precision")
     options = {name: getattr(arguments, name) for name in names}
     with progress_display() as display:
         return evaluation.evaluate(
@@ -162,6 +162,7 @@ def add_retrieval(commands) -> None:
 
 def _add_embedding(parser, unit: str) -> None:
     _flags.add_pooling(parser)
+    _flags.add_dim(parser)
     _flags.add_max_length(parser)
     _flags.add_batch_size(parser, 64, unit)
     _flags.add_precision(parser, "auto")

@@ -190,6 +190,18 @@ def add_prompt(parser: Parser) -> None:
     )
 
 
+def add_dim(parser: Parser) -> None:
+    """Adds --dim, the size to which vectors are truncated; 0 stands for all of their values."""
+    parser.add_argument(
+        "--dim",
+        action=constraint_action(NonNegativeInt),
+        default=0,
+        metavar="N",
+        help="keep the first N values of every vector, such as one of the matryoshka_dims of "
+        "training (default: all)",
+    )
+
+
 def add_retrieval_prompts(parser: Parser) -> None:
     """Adds --query_prompt and --document_prompt."""
     for name, texts in {"query_prompt": "every query", "document_prompt": "every document"}.items():

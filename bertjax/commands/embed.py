@@ -72,6 +72,7 @@ def main(argv: list[str]) -> None:
         pooling=arguments.pooling,
         normalize=arguments.normalize,
         max_length=arguments.max_length,
+        dim=arguments.dim,
         default="none",
     )
     tokens = settings.pooling == "none"
@@ -81,6 +82,7 @@ def main(argv: list[str]) -> None:
         layers=arguments.layers,
         pooling=settings.pooling,
         normalize=settings.normalize,
+        dim=settings.dim,
         max_seq_length=settings.max_length,
         truncate=arguments.truncate,
         precision=arguments.precision,
@@ -91,6 +93,7 @@ def main(argv: list[str]) -> None:
         "pooling": settings.pooling,
         "normalize": settings.normalize,
         "prompt": prompt,
+        "dim": settings.dim,
         "max_length": encoding.reader.max_seq_length,
         "batch_size": arguments.batch_size,
         "precision": arguments.precision,
@@ -187,6 +190,7 @@ def parser() -> _flags.Parser:
     add("--layers", default="-1", help="layer numbers separated by commas, or all")
     _flags.add_pooling(parser, "none", "one row per token; or one per text: ")
     _flags.add_prompt(parser)
+    _flags.add_dim(parser)
     add(
         "--normalize",
         action=argparse.BooleanOptionalAction,

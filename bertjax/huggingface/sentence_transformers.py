@@ -55,6 +55,7 @@ class EmbeddingSettings:
         empty ones.
       default_prompt: Name of the prompt of other texts than queries and documents; "" for none.
       similarity: `cosine` or `dot`: how queries are compared with documents.
+      dim: Number of the first values of an embedding that are kept; 0 for all.
       unsupported: The settings that bertjax does not support, as text; "" for none.
     """
 
@@ -64,6 +65,7 @@ class EmbeddingSettings:
     prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     default_prompt: str = ""
     similarity: str = COSINE
+    dim: int = 0
     unsupported: str = ""
 
 
@@ -167,7 +169,13 @@ def _parse(stored: Mapping[str, Any]) -> EmbeddingSettings:
     if document:
         prompts[DOCUMENT] = document[0]
     return EmbeddingSettings(
-        pooling, normalize, stored["max_length"], prompts, default, similarity, unsupported
+        pooling,
+        normalize,
+        stored["max_length"],
+        prompts,
+        default,
+        similarity,
+        unsupported=unsupported,
     )
 
 
@@ -181,6 +189,7 @@ def choose(
     pooling: str = "",
     normalize: bool | None = None,
     max_length: int = 0,
+    dim: int = 0,
     prompts: Mapping[str, str | None] = MappingProxyType({}),
     default: str = "mean",
 ) -> EmbeddingSettings:
@@ -191,6 +200,8 @@ def choose(
       pooling: Given by the user; "" for that of the run.
       normalize: Likewise; None for that of the run.
       max_length: Likewise; 0 for that of the run.
+      dim: Number of the first values of an embedding that are kept, such as one of the
+        `matryoshka_dims` of training; 0 for all.
       prompts: Likewise, by name; None for that of the run.
       default: Pooling of a run without settings: `mean`, or `none` for a vector of each token.
 
@@ -220,6 +231,7 @@ def choose(
         _without_empty(kept | given),
         own.default_prompt,
         own.similarity,
+        dim,
     )
 
 

@@ -77,6 +77,7 @@ def load(
     batch_size: int,
     precision: str,
     progress: Progress,
+    dim: int = 0,
     prompts: Mapping[str, str | None] = MappingProxyType({}),
 ) -> TextEmbedder:
     """Loads an encoder that embeds texts.
@@ -88,6 +89,7 @@ def load(
       batch_size: Number of texts per batch.
       precision: As `config.model.precision`.
       progress: Called from time to time.
+      dim: Number of the first values of an embedding that are kept; 0 for all.
       prompts: In place of those of the model, by name; None for that of the model.
 
     Raises:
@@ -96,11 +98,12 @@ def load(
     """
     run = pretrained.load(model)
     settings = sentence_transformers.choose(
-        run.config, pooling=pooling, max_length=max_length, prompts=prompts
+        run.config, pooling=pooling, max_length=max_length, dim=dim, prompts=prompts
     )
     extractor = features.load(
         run,
         pooling=settings.pooling,
+        dim=settings.dim,
         max_seq_length=settings.max_length,
         truncate=True,
         precision=precision,

@@ -108,6 +108,7 @@ def sts(
     prompt: str | None = None,
     prompt_name: str = "",
     pooling: str = "",
+    dim: int = 0,
     max_length: int = 0,
     batch_size: int = 64,
     precision: str = "auto",
@@ -126,6 +127,7 @@ def sts(
       prompt_name: A prompt of the model, such as `query`; "" for its default, usually none.
       pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
         for that of the model, or mean.
+      dim: Number of the first values of an embedding that are kept; 0 for all.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       batch_size: Sentences per batch.
       precision: As `config.model.precision`.
@@ -142,6 +144,7 @@ def sts(
     embedder = embeddings.load(
         run_cache.find_run(model),
         pooling=pooling,
+        dim=dim,
         max_length=max_length,
         batch_size=batch_size,
         precision=precision,
@@ -163,6 +166,7 @@ def retrieval(
     query_prompt: str | None = None,
     document_prompt: str | None = None,
     pooling: str = "",
+    dim: int = 0,
     max_length: int = 0,
     reranker: str = "",
     rerank_depth: int = DEPTH,
@@ -186,6 +190,7 @@ def retrieval(
       document_prompt: Put before every document, likewise.
       pooling: `mean` over the tokens of a sequence, special ones included, `weighted` or `cls`; ""
         for that of the model, or mean.
+      dim: Number of the first values of an embedding that are kept; 0 for all.
       max_length: Longer sequences are truncated; 0 for the length of the model, or 512.
       reranker: A cross-encoder that sorts the first documents: a run, or a Hugging Face folder with
         one output for two texts; "" for none.
@@ -218,6 +223,7 @@ def retrieval(
         ignore_identical_ids=ignore_identical_ids,
         index=index,
         pooling=pooling,
+        dim=dim,
         max_length=max_length,
         batch_size=batch_size,
         precision=precision,

@@ -63,6 +63,7 @@ def load(
     layers: str = "-1",
     pooling: str = "none",
     normalize: bool = False,
+    dim: int = 0,
     max_seq_length: int = 0,
     truncate: bool = False,
     precision: str = "",
@@ -75,16 +76,19 @@ def load(
         layer.
       pooling: `none` for a row per token, or one of `layers/pooling.py` for a row per text.
       normalize: Whether the features of each token or text are scaled to unit length.
+      dim: Number of the first values of each vector that are kept; 0 for all.
       max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       truncate: Whether longer texts are truncated, instead of an error.
       precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
       UserError: there is no such run or layer, the sequence is longer than the model's positions,
-        or `pooling` is cls and the tokenizer has no [CLS].
+        `dim` exceeds the width, or `pooling` is cls and the tokenizer has no [CLS].
     """
     run = pretrained.load(init)
     model, tokenizer = run.config.model, run.tokenizer
+    if dim > model.hidden_size:
+        raise UserError(f"dim: got {dim}, expected at most {model.hidden_size}, the model's width")
     indices = _parse_layers(layers, build.num_hidden_layers(model))
     if pooling == "cls" and tokenizer.cls_id is None:
         raise UserError(f"pooling cls: the tokenizer of {run.source.run} has no [CLS]; use mean")
@@ -98,7 +102,7 @@ def load(
     if pooling != "none":
         reader = dataclasses.replace(reader, texts_per_chunk=_POOLED_TEXTS_PER_CHUNK)
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
-    forward = _compile(run, precision, indices, pooling, mesh, normalize=normalize)
+    forward = _compile(run, precision, indices, pooling, mesh, normalize=normalize, dim=dim)
     return FeatureExtractor(tokenizer, reader, indices, pooling, mesh, forward)
 
 
@@ -182,6 +186,7 @@ def _compile(
     mesh: Mesh,
     *,
     normalize: bool,
+    dim: int,
 ) -> Callable[[Batch], jax.Array]:
     """Compiles the forward pass to features, with parameters replicated over the devices."""
     last = build.num_hidden_layers(run.config.model)
@@ -201,6 +206,7 @@ def _compile(
         features = jnp.stack(hidden, axis=2).astype(jnp.float32)
         if pooling != "none":
             features = pool_layers(features, batch["attention_mask"])
+        features = features[..., : dim or None]
         return similarity.unit_vectors(features) if normalize else features
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)

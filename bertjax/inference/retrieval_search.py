@@ -59,7 +59,7 @@ def rank(
     # Loaded first, so that a wrong model is found before a long search.
     sorter = reranking.load(run_cache.find_run(reranker), **sizes) if reranker else None
     depth = max(DEPTH, rerank_depth if sorter else 0)
-    stored = {name: options[name] for name in ("pooling", "max_length")} | sizes
+    stored = {name: options[name] for name in ("pooling", "dim", "max_length")} | sizes
     with stored_vectors.open_folder("" if model == BM25 else output, model, **stored) as parts:
         rankings, num_truncated = search(model, collection, depth, parts=parts, **options)
         counts = {"truncated": num_truncated}
@@ -82,6 +82,7 @@ def search(
     ignore_identical_ids: bool,
     index: str,
     pooling: str,
+    dim: int,
     max_length: int,
     batch_size: int,
     precision: str,
@@ -99,6 +100,7 @@ def search(
         for collections whose queries are documents (ArguAna, Quora).
       index: Index of FAISS for the embeddings; "" for exact search.
       pooling: `mean`, `weighted` or `cls`; "" for that of the model.
+      dim: Number of the first values of an embedding that are kept; 0 for all.
       max_length: Longer sequences are truncated; 0 for the length of the model.
       batch_size: Texts per batch.
       precision: As `config.model.precision`.
@@ -116,13 +118,14 @@ def search(
             "model bm25, as it reads words",
             index=index,
             pooling=pooling,
+            dim=dim,
             max_length=max_length,
             **given,
         )
         found, num_truncated = bm25.search(collection, max_depth, progress), 0
     elif late_interaction.is_trained_for(run := run_cache.find_run(model)):
         reason = "a colbert run, as it has a vector for each token"
-        _refuse(reason, index=index, pooling=pooling, **given)
+        _refuse(reason, index=index, pooling=pooling, dim=dim, **given)
         searcher = late_interaction.load(
             run, max_length=max_length, batch_size=batch_size, precision=precision
         )
@@ -135,6 +138,7 @@ def search(
             batch_size=batch_size,
             precision=precision,
             progress=progress,
+            dim=dim,
             prompts=prompts,
         )
         if parts is not None:

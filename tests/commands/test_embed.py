@@ -129,7 +129,16 @@ def test_every_format_has_the_same_features(run, tokens, tmp_path):
     unit = extracted(run, tmp_path / "f.npy", "--pooling", "mean", "--normalize")
     norms = np.linalg.norm(pooled, axis=-1)
     np.testing.assert_allclose(unit * norms, pooled[:, 0], atol=1e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {"f.safetensors", "f.npz", "f.npy"}
+    words = ("--pooling", "mean", "--normalize", "--dim", "3")
+    short = extracted(run, tmp_path / "short.npy", *words)
+    expected = pooled[:, 0, :3] / np.linalg.norm(pooled[:, 0, :3], axis=-1, keepdims=True)
+    np.testing.assert_allclose(short, expected, atol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "f.safetensors",
+        "f.npz",
+        "f.npy",
+        "short.npy",
+    }
 
 
 @pytest.mark.parametrize(
@@ -138,6 +147,7 @@ def test_every_format_has_the_same_features(run, tokens, tmp_path):
         (["--layers", "3"], r"got 3, expected 0 \(.*\) to 2, or -3 to -1"),
         (["--layers", "top"], "expected integers such as -1"),
         (["--max_length", "25"], "got 25, expected at most 24"),
+        (["--dim", "17"], "dim: got 17, expected at most 16, the model's width"),
         (["--max_length", "12"], "line 1: text too long: got 18 tokens, expected at most 10"),
     ],
 )

@@ -128,7 +128,7 @@ def test_rankings_of_a_model(tmp_path):
 def test_a_query_does_not_find_the_document_with_its_id():
     documents = {"q": "a cat", "d1": "the cat sat", "d2": "dogs", "d3": "nine elephants"}
     collection = Collection(documents, {"q": "a cat", "p": "a dog"}, {}, 0)
-    options = {"index": "", "pooling": "", "max_length": 0, "batch_size": 2}
+    options = {"index": "", "pooling": "", "dim": 0, "max_length": 0, "batch_size": 2}
     options |= {"precision": "float32", "progress": lambda share, text: None, "prompts": {}}
     plain, found = (
         retrieval_search.search(
