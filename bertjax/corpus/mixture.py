@@ -50,10 +50,14 @@ class MixtureEntries:
 def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
         return False
-    weights = _weights(entry) if len(entry) == 3 else ()
-    return all(isinstance(text, str) and text for text in entry[:2]) and all(
-        isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight <= 1
-        for weight in weights
+    weights = _weights(entry) if len(entry) == 3 else (1,)
+    return (
+        len(weights) > 0
+        and all(isinstance(text, str) and text for text in entry[:2])
+        and all(
+            isinstance(weight, int | float) and not isinstance(weight, bool) and 0 <= weight <= 1
+            for weight in weights
+        )
     )
 
 

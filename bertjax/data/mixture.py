@@ -6,6 +6,7 @@ rows, in a random order. So any row is found without the rows before it, on any 
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -34,12 +35,18 @@ class MixtureExamples:
     Args:
       sources: The sources by name, of one length.
       weights: Share of each in the tokens, with the sum 1.
+      skipped: Number of examples of each source that earlier phases have used; absent for 0.
 
     Raises:
       UserError: A weight is positive, but too small for one example in a period.
     """
 
-    def __init__(self, sources: Mapping[str, ExampleSource], weights: Sequence[float]):
+    def __init__(
+        self,
+        sources: Mapping[str, ExampleSource],
+        weights: Sequence[float],
+        skipped: Mapping[str, int] = MappingProxyType({}),
+    ):
         self._names, self._sources = list(sources), list(sources.values())
         self.seed = self._sources[0].seed
         self.max_seq_length = self._sources[0].max_seq_length
@@ -54,6 +61,7 @@ class MixtureExamples:
                     f"one in {PERIOD:,} examples; raise it, or remove {name}"
                 )
         self._starts = offsets(self._counts)
+        self._skipped = np.array([skipped.get(name, 0) for name in self._names])
 
     def order(self, epoch: int, rank: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The numbers of the examples at positions of a period, in a random permutation."""
@@ -64,6 +72,7 @@ class MixtureExamples:
         example = np.asarray(example, np.int64)
         source = self._source_of(example)
         rank = epoch * self._counts[source] + example - self._starts[source]
+        rank += self._skipped[source]
         sizes = np.array([one.num_examples for one in self._sources])
         epochs, ranks = np.divmod(rank, sizes[source])
         groups = np.stack([source, epochs], axis=1)

@@ -1,8 +1,9 @@
 """Input pipeline: the batch of a step is a pure function of (seed, step).
 
-Row r of step s is at position s * batch_size + r of an endless sequence of epochs, each with its
-own order of the examples. Resuming requires no saved state. A host builds only its own rows, and
-the global batch is the same for any number of hosts. Threads prefetch batches.
+Row r of step s of a phase is at position first_position + s * batch_size + r of an endless sequence
+of epochs, each with its own order of the examples. Resuming requires no saved state. A host builds
+only its own rows, and the global batch is the same for any number of hosts. Threads prefetch
+batches.
 """
 
 import collections
@@ -50,12 +51,14 @@ class Phase(NamedTuple):
       examples: The examples.
       batch_size: Number of examples of a global batch.
       rows: Rows of the global batch that this host builds.
+      first_position: Position of its first row in the endless sequence of epochs.
     """
 
     steps: int | None
     examples: ExampleSource
     batch_size: int
     rows: Rows = None
+    first_position: int = 0
 
 
 class Batches(Iterator[tuple[int, HostBatch]]):
@@ -161,7 +164,7 @@ def phased_batches(
 ) -> Batches:
     """Iterate over the training batches of consecutive phases from `start_step` on.
 
-    Steps are counted over all phases; the epochs of each phase start at 0. See `batches`.
+    Steps are counted over all phases. See `batches`.
     """
     for phase in phases:
         _check_size(phase)
@@ -224,7 +227,8 @@ def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tupl
     """Build the batches of the steps [step, stop) of a phase that starts at step `begin`."""
     rows = _row_indices(phase.batch_size, phase.rows)
     steps = np.arange(step - begin, stop - begin, dtype=np.int64)[:, None]
-    built = _build(phase.examples, (steps * phase.batch_size + rows).reshape(-1))
+    positions = phase.first_position + steps * phase.batch_size + rows
+    built = _build(phase.examples, positions.reshape(-1))
     built["example_weight"] = np.ones(len(built["example_id"]), np.float32)
     return _split_steps(built, step, len(rows))
 

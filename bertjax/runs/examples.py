@@ -4,9 +4,12 @@ The split is one of a corpus that exists or is made from raw text, of a mixture 
 the data that an example format reads itself.
 """
 
+import collections
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ml_collections import ConfigDict
@@ -150,7 +153,12 @@ def max_chars_per_word(model: Mapping[str, Any]) -> int:
 
 
 def examples(
-    config: ConfigDict, split: Any, tokenizer: Tokenizer | None, phase: build.Phase, rows: int = 1
+    config: ConfigDict,
+    split: Any,
+    tokenizer: Tokenizer | None,
+    phase: build.Phase,
+    rows: int = 1,
+    skipped: Mapping[str, int] = MappingProxyType({}),
 ) -> ExampleSource:
     """The examples of a split, with every key that the model and the objectives read.
 
@@ -160,6 +168,7 @@ def examples(
       tokenizer: Tokenizer of the run; None for images.
       phase: Has the length of an example and, for a training split, the weights of a mixture.
       rows: Rows of a global batch, for formats whose rows continue from step to step.
+      skipped: Number of examples of each corpus of a mixture that earlier phases have used.
     """
     check(config)
     if not isinstance(split, MixedCorpus):
@@ -174,7 +183,37 @@ def examples(
         return JoinedExamples(list(parts.values()))
     sizes = [part.num_tokens / split.num_tokens for part in split.parts.values()]
     temperature = config.data.mixture_temperature or 1.0
-    return MixtureExamples(parts, with_temperature(phase.mixture or sizes, temperature))
+    return MixtureExamples(parts, with_temperature(phase.mixture or sizes, temperature), skipped)
+
+
+def continued_phases(
+    config: ConfigDict, phases: Sequence[build.Phase], make: Callable[..., ExampleSource]
+) -> Iterator[tuple[build.Phase, ExampleSource, int]]:
+    """Yields each phase with its examples and the position of its first row among them.
+
+    Phases of one length use one sequence of examples, in which a phase continues where the one
+    before it ended, as for a batch size that grows. Rows that continue from step to step start
+    anew where their number changes.
+
+    Args:
+      config: Config of the run.
+      phases: The phases of the run.
+      make: (phase, examples used of each corpus of a mixture) -> examples of the training split.
+    """
+    rows_continue = build.example_format(config).rows_continue
+    positions: Counter[tuple[int, int]] = Counter()
+    used: dict[int, Counter[str]] = collections.defaultdict(Counter)
+    for phase in phases:
+        length, num_rows = phase.max_seq_length, phase.steps * phase.batch_size
+        sequence = length, phase.batch_size if rows_continue else 0
+        examples = make(phase, used[length])
+        yield phase, examples, positions[sequence]
+        if entries_of(config.data):
+            # Weights may differ between phases, so that each corpus continues on its own.
+            for name, counts in examples.usage(num_rows).items():
+                used[length][name] += counts["examples"]
+        else:
+            positions[sequence] += num_rows
 
 
 def _examples_of_one(

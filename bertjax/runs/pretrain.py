@@ -21,6 +21,7 @@ from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import Interrupted
 from bertjax.interfaces import Params
 from bertjax.runs import bucket_sync, held_out, initialization, pretrain_job, session
+from bertjax.runs.examples import continued_phases
 from bertjax.runs.pretrain_job import Job
 from bertjax.runs.workdir import is_complete, read_summary, write_summary
 from bertjax.runtime import distributed
@@ -163,14 +164,16 @@ def _save_tokenizer(job: Job) -> None:
 
 
 def _batches(job: Job, start_step: int):
+    make = functools.partial(job.examples, job.corpus)
     phases = [
         Phase(
             phase.steps,
-            job.examples(job.corpus, phase),
+            examples,
             phase.batch_size,
             local_rows(phase.batch_size, job.trainer.mesh),
+            first_position,
         )
-        for phase in job.phases
+        for phase, examples, first_position in continued_phases(job.config, job.phases, make)
     ]
     return phased_batches(phases, start_step=start_step)
 

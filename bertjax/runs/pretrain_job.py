@@ -8,6 +8,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,10 +86,15 @@ class Job:
             return self.trainer.create_state()
         return self.initialization.create_state(self.trainer)
 
-    def examples(self, corpus: Any, phase: build.Phase) -> ExampleSource:
-        """The examples of a split at the length of a phase."""
+    def examples(
+        self,
+        corpus: Any,
+        phase: build.Phase,
+        skipped: Mapping[str, int] = MappingProxyType({}),
+    ) -> ExampleSource:
+        """The examples of a split at the length of a phase; see `runs.examples.examples`."""
         rows = phase.batch_size if corpus is self.corpus else 1
-        return runs_examples.examples(self.config, corpus, self.tokenizer, phase, rows)
+        return runs_examples.examples(self.config, corpus, self.tokenizer, phase, rows, skipped)
 
     def mixture_usage(self) -> dict[str, dict[str, float]]:
         """The examples, tokens, epochs and token shares of each corpus of a mixture; else {}.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from bertjax.train.optimizer import leading_axes, parameter_name
 
-TO_HEADS = ("query", "key", "value", "relative")
+TO_HEADS = ("query", "key", "value", "gate", "relative", "position_key", "position_query")
 """Modules whose kernels map one axis to heads; other kernels map all axes but the last to it."""
 
 

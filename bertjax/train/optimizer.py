@@ -41,6 +41,8 @@ GROUPED = ("layers", "group")
 """Such parameters have two: groups, and the blocks of a group (`layers/grouped_stack.py`)."""
 FIRST_LAYER = "first_layer"
 """A layer below the stack (`models/modernbert.py`)."""
+DEPTH_WEIGHTS = "depth_weights"
+"""Weights of the sums before both halves of each layer (`layers/alternating_stack.py`)."""
 _ABOVE = ("pooler", "norm")
 """Parts of an encoder above the stack."""
 
@@ -265,6 +267,10 @@ def _scale_layers(
             return update
         if names[1] == FIRST_LAYER:
             return update * float(factors[1])
+        if names[-1] == DEPTH_WEIGHTS:
+            # The sums before the halves of layer i have 2i + 2 and 2i + 3 weights.
+            own = np.repeat(factors[1:], 4 * np.arange(num_layers) + 5)
+            return update * jnp.asarray(own, update.dtype)
         if not _is_below(names, STACKED):
             return update * float(factors[0])
         own = jnp.asarray(factors[-len(update) :], update.dtype)

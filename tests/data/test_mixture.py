@@ -122,6 +122,7 @@ def test_temperature_by_hand():
         ((("a", "p", 0.5), ("a", "q", 0.5)), "expected different names"),
         ((("a", "p", 1.0), ("b", "q")), "expected a weight for every corpus, or for none"),
         ((("a", "p", (0.5, 1.0)), ("b", "q", (0.5, 0.0, 0.0))), "same number of weights"),
+        ((("a", "p", ()),), r"expected \(NAME, PATH\), \(NAME, PATH, WEIGHT\)"),
         ((("a", "p", "half"),), r"expected \(NAME, PATH\), \(NAME, PATH, WEIGHT\)"),
         (("a",), r"expected \(NAME, PATH\)"),
     ],

@@ -185,6 +185,7 @@ def test_lower_layers_have_smaller_learning_rates():
     """Clark et al. 2020: 0.8 to the power of the number of layers above the parameters."""
     params = nested(random_arrays(0))
     params["encoder"]["pooler"] = {"dense": {"kernel": jnp.ones((5, 5))}}
+    params["encoder"]["layers"]["depth_weights"] = jnp.ones(2 + 3 + 4 + 5 + 6 + 7)
     gradients = jax.tree.map(jnp.ones_like, params)
     plain, deep = (
         optimizer.make("adamw", weight_decay=0.1, **more)
@@ -193,7 +194,9 @@ def test_lower_layers_have_smaller_learning_rates():
     expected, got = (flat(o.update(gradients, o.init(params), params)[0]) for o in (plain, deep))
     for name, update in expected.items():
         factor = 1.0
-        if name.startswith("encoder/layers"):
+        if name.endswith("depth_weights"):  # two sums before each layer
+            factor = np.repeat([0.8**4, 0.8**3, 0.8**2], [2 + 3, 4 + 5, 6 + 7])
+        elif name.startswith("encoder/layers"):
             factor = np.array([0.8**4, 0.8**3, 0.8**2]).reshape(-1, *(1,) * (update.ndim - 1))
         elif name.startswith("encoder/word"):
             factor = 0.8**5

@@ -8,7 +8,9 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from bertjax import catalog
+from bertjax import build, catalog
+from bertjax.config import load_config
+from bertjax.profiling import dummy
 from bertjax.train import matrices, optimizer, sharding
 from bertjax.train.checkpoint import trees
 from bertjax.train.optimizers import muon
@@ -159,6 +161,37 @@ def test_attention_kernels_are_matrices_of_all_heads():
     assert of("encoder/layers/shared/attention/value/kernel", (D, H, K)).sizes == (D, H * K)
     assert of("encoder/layers/group/feed_forward/output/kernel", (4, N, F, D)).sizes == (F, D)
     assert of("encoder/layers/block/attention_norm/scale", (N, D)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ("gpt_bert:tiny", {}),
+        ("deberta:tiny", {"model.share_att_key": False}),
+        ("xlnet:tiny", {}),
+        ("transformer:tiny", {}),
+    ],
+)
+def test_the_input_of_a_kernel_of_heads_is_told_by_its_logical_axes(spec, fields):
+    config = load_config(spec, fields)
+    encoder, phase = build.encoder(config.model), build.phases(config)[-1]
+    rows = dummy.random_batch(config, phase)
+    batch = {name: jnp.asarray(values[:1]) for name, values in rows.items()}
+    made = jax.eval_shape(lambda: encoder.init(jax.random.key(0), batch, train=False)["params"])
+    boxed = jax.tree_util.tree_leaves_with_path(
+        {"encoder": made}, is_leaf=lambda leaf: isinstance(leaf, nn.Partitioned)
+    )
+    found = {}
+    for path, leaf in boxed:
+        names = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
+        axes = [axis for axis in leaf.names if axis != "layers"]
+        if names[-1] == "kernel" and "heads" in axes:
+            of = matrices.matrix_of(path[: len(names)], leaf.value.shape)
+            found["/".join(names)] = axes[: of.inputs], axes[of.inputs :]
+    heads = ["heads", "kv"]
+    assert len(found) >= 4
+    for name, sides in found.items():
+        assert sides in ((["embed"], heads), (heads, ["embed"])), name
 
 
 def test_newton_schulz_keeps_singular_vectors_and_brings_all_values_near_one():
