@@ -93,10 +93,17 @@ class Objective(pretrainer.Objective):
         after: Int[Array, "B P"],
         span_position: Int[Array, "B P"],
     ) -> Float[Array, "B P"]:
-        """1 where both neighbours exist and the position has an embedding."""
+        """1 where both neighbours exist, in one document, and the position has an embedding."""
         padding_mask = masks.padding_mask(batch["attention_mask"])
         length = padding_mask.shape[1]
         follows = jnp.take_along_axis(padding_mask, after.clip(0, length - 1), axis=1) & (
             after < length
         )
-        return ((before >= 0) & follows & (span_position < self.num_positions)).astype(jnp.float32)
+        exist = (before >= 0) & follows
+        if "pack_ids" in batch:
+            first, second = (
+                jnp.take_along_axis(batch["pack_ids"], position.clip(0, length - 1), axis=1)
+                for position in (before, after)
+            )
+            exist &= first == second
+        return (exist & (span_position < self.num_positions)).astype(jnp.float32)

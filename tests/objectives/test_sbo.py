@@ -104,6 +104,9 @@ def test_a_missing_neighbour_or_position_has_no_loss(encoder, batch, sequence, r
     last = spans([[2, 4], [2, 4], [2, 4], [8, 8]], [[0, 1], [0, 1], [8, 8]])
     positions = jnp.array([[2, 3, 4, 8, 0], [0, 1, 8, 0, 0]])
     assert weight(sbo.Objective(), mlm_spans=last, mlm_positions=positions) == 3
+    # Documents end before token 5 and after it: the neighbours of [2 3 4] are of two.
+    packed = jnp.asarray([[1] * 5 + [2] * (L - 5), [1] * L])
+    assert weight(sbo.Objective(), pack_ids=packed) == 2
 
 
 def test_the_span_boundary_objective_uses_the_spans_masked_by_mlm(encoder, make_batch):
