@@ -198,7 +198,7 @@ def init_state(job: Job, trainer: Trainer) -> TrainState:
 
 
 def description(job: Job, num_seeds: int) -> str:
-    """Examples of each split, source of the parameters, new parameters, steps."""
+    """Sequences of each split, source of the parameters, new parameters, steps."""
     old = transferred_parts(job) or ["encoder"]
     new = [name for name in trees.flatten_names(job.shapes) if name.partition("/")[0] not in old]
     count = trees.num_parameters(job.shapes["encoder"])
@@ -210,7 +210,7 @@ def description(job: Job, num_seeds: int) -> str:
     shown = ", ".join(f"{split} {size:,}" for split, size in sizes(job.dataset).items())
     findings = "".join(f"{line}\n" for line in getattr(job.dataset, "findings", ()))
     return (
-        f"{job.dataset.name}: {shown}\n"
+        f"{job.dataset.name}: {shown} sequences\n"
         f"{describe_left_out(job.dataset.left_out)}"
         f"{findings}"
         f"encoder: {count:,} parameters from {source}{frozen}\n"
