@@ -63,6 +63,7 @@ class Model(StackedModel):
     layer_norm_eps: Epsilon = 1e-5
     attention_kernel: KernelName = ""
 
+    is_causal = True  # `objectives/causal_lm.py` requires it, `objectives/mlm.py` refuses it
     reads_position_ids = True  # adds absolute positions: `tasks/glue/dataset.py` needs them
 
     relations = (EQUAL_HEADS,)

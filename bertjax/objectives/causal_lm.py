@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax import pretrainer
 from bertjax.constraints import NonNegativeFloat, NonNegativeInt, ShareBelowOne, Weight
+from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.pretrainer import Encoded, Encoder, Sum
@@ -17,7 +18,7 @@ from bertjax.pretrainer import Encoded, Encoder, Sum
 class Objective(pretrainer.Objective):
     """Predicts every token but the first one of a row.
 
-    The attention of the model must be causal, as in `models/gpt1.py` and `models/gpt2.py`.
+    The attention of the model must be causal (`is_causal`), as in `models/gpt1.py`.
 
     Attributes:
       weight: Share in the total loss.
@@ -44,7 +45,16 @@ class Objective(pretrainer.Objective):
         """Cross entropy of the next tokens.
 
         Evaluation has neither label smoothing nor z-loss: its loss has a perplexity.
+
+        Raises:
+          UserError: the attention of the model is not causal, so that every token sees its label.
         """
+        if not getattr(encoder, "is_causal", False):
+            raise UserError(
+                f"objective causal_lm: got a model whose tokens see the next one "
+                f"({type(encoder).__module__.rpartition('.')[2]}), expected a causal one, such as "
+                "gpt1 or gpt2; choose another model or objective"
+            )
         labels, weights = next_token_targets(batch)
         scores = self._label_scores(encoder, encoded.sequence, labels)
         weight_sum = weights.sum()

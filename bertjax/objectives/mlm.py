@@ -174,6 +174,12 @@ class Objective(pretrainer.Objective):
         """Chooses and masks tokens; a batch with predictions is returned unchanged."""
         if "mlm_positions" in batch:
             return batch
+        if getattr(encoder, "is_causal", False):
+            raise UserError(
+                f"objective mlm: got a causal model ({type(encoder).__module__.rpartition('.')[2]})"
+                ", whose masks do not see the tokens after them, expected a bidirectional one; "
+                "choose another model, or the objective causal_lm"
+            )
         input_ids = batch["input_ids"]
         position_keys, mask_keys = jax.vmap(jax.random.split, out_axes=1)(self._keys(batch))
         positions, weights, *spans = self._choose(position_keys, batch)

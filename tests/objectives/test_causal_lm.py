@@ -1,5 +1,6 @@
 """The causal language model: loss by hand, with any chunk size, without [B L V] (invariant 6)."""
 
+import functools
 import re
 
 import jax
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 import scipy.special
 
+from bertjax.errors import UserError
 from bertjax.layers.losses import cross_entropy
+from bertjax.models import bert
 from bertjax.models.gpt2 import Model
+from bertjax.objectives import mlm
 from bertjax.objectives.causal_lm import Objective, next_token_targets
 from bertjax.pretrainer import Pretrainer
 
@@ -92,3 +96,17 @@ def test_logits_of_all_positions_are_not_materialised(variables, batch):
     scores = {shape for shape in shapes if shape[-1] == V}
     assert (B, 2, V) in scores
     assert max(int(np.prod(shape[:-1])) for shape in scores) == B * 2
+
+
+def test_models_of_the_other_direction_are_refused(batch):
+    def initialise(encoder, **objectives):
+        module = Pretrainer(encoder, objectives)
+        keys = jax.random.split(jax.random.key(0), B)
+        rows = {**batch, "segment_ids": jnp.zeros((B, L), jnp.int32), "example_key": keys}
+        jax.eval_shape(lambda: module.init(jax.random.key(0), rows, train=False))
+
+    with pytest.raises(UserError, match=r"causal_lm: got a model whose tokens see the next .*bert"):
+        initialise(bert.Model(V, D, 1, 2, 5), causal_lm=Objective)
+    masked = functools.partial(mlm.Objective, 1, (1,), V)
+    with pytest.raises(UserError, match=r"objective mlm: got a causal model \(gpt2\)"):
+        initialise(Model(V, D, 1, 2, 5), mlm=masked)
