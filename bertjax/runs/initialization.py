@@ -72,11 +72,18 @@ def with_model(
         made.init = ConfigDict({"model": init, **source.description(), "optimizer": optimizer})
         if "tokenizer" in made and not made.tokenizer.path:
             made.tokenizer.path = str(tokenizer_folder(source))
+            if spare := _spare_rows(source.config):
+                made.init.spare_rows = spare
         elif "tokenizer" in made:
             size = load_tokenizer(made.tokenizer.path).vocab_size
             made.model.vocab_size = size + build.extra_ids(made)
     apply_overrides(made, overrides)
     return configs.from_json(configs.to_json(made))
+
+
+def _spare_rows(source: Mapping[str, Any]) -> int:
+    """Embeddings of a released model without a token, which its continuation keeps."""
+    return source.get("imported", source.get("init", {})).get("spare_rows", 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +227,7 @@ class _Converter:
         sizes = [(a, b) for a, b in zip(stored, shape, strict=False) if a != b]
         vocabulary = self._old.get("vocab_size"), self._new.get("vocab_size")
         is_vocabulary = vocabulary[0] in stored and self._tokenizer is not None
-        if is_vocabulary and self.has_other_pieces and sizes in ([], [vocabulary]):
+        if is_vocabulary and (sizes == [vocabulary] or (self.has_other_pieces and not sizes)):
             axis = stored.index(vocabulary[0])
             return functools.partial(average_rows, self._pieces, axis=axis)
         if not sizes and len(stored) == len(shape):

@@ -1,5 +1,6 @@
 """DeBERTa in Hugging Face folders: towers of a run, released files, configs of any age."""
 
+import dataclasses
 import json
 
 import jax
@@ -14,6 +15,7 @@ from bertjax.huggingface import architecture as architectures
 from bertjax.huggingface import exporting, importing
 from bertjax.huggingface.model import HFModel, read_arrays, write_arrays
 from bertjax.inference import fill_mask
+from bertjax.runs import initialization
 from bertjax.tokenizers import tokenizer
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.manager import Checkpoints
@@ -152,7 +154,9 @@ def test_a_released_file_has_positions_and_heads_that_transformers_ignores(run, 
     assert HFModel.of(config, without).fields["mask_decoder_layers"] == 0
 
 
-def test_released_embeddings_have_more_rows_than_the_tokenizer_has_tokens(run, tmp_path):
+def test_released_embeddings_have_more_rows_than_the_tokenizer_has_tokens(
+    run, tmp_path, monkeypatch
+):
     folder, *_ = run("tiny,mlm")
     export(folder, tmp_path / "hf")
     path, head = tmp_path / "hf" / "config.json", "lm_predictions.lm_head.bias"
@@ -167,6 +171,14 @@ def test_released_embeddings_have_more_rows_than_the_tokenizer_has_tokens(run, t
     assert made.config.model.vocab_size == config["vocab_size"] + 3
     # Fine-tuning and continued pretraining with the tokenizer of the import.
     build.check_vocabulary(made.config, made.tokenizer, build.extra_ids(made.config))
+    monkeypatch.setenv("BERTJAX_CACHE", str(tmp_path / "cache"))
+    fresh = configs.load_config("configs/deberta.py:tiny,mlm", [])
+    continued = initialization.with_model(fresh, str(tmp_path / "hf"))
+    importing.write(dataclasses.replace(made, config=continued), tmp_path / "continued")
+    again = initialization.with_model(fresh, str(tmp_path / "continued"))
+    for config_of_run in (continued, again):
+        build.check_vocabulary(config_of_run, made.tokenizer, build.extra_ids(config_of_run))
+        assert config_of_run.model.vocab_size == config["vocab_size"] + 3
     path.write_text(json.dumps(config | {"vocab_size": config["vocab_size"] - 3}))
     with pytest.raises(UserError, match=r"vocab_size of .*: got \d+, expected \d+, that of its"):
         importing.read(tmp_path / "hf")
