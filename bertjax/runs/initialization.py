@@ -30,7 +30,7 @@ from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore, trees
-from bertjax.train.optimizer import leading_axes
+from bertjax.train.optimizer import DEPTH_WEIGHTS, leading_axes
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 
@@ -38,6 +38,7 @@ _COMPUTATION = ("precision", "remat", "unroll", "attention_kernel")
 """Fields of a model that do not define it: those of the new config are kept."""
 
 _POSITIONS = "encoder/position_embeddings/embedding"
+"""Of the encoder, and with a prefix of the encoder of a generator."""
 _INSIDE_WORD = "##"
 """Begins WordPiece's pieces that do not begin a word."""
 _MAX_SHOWN = 5
@@ -93,7 +94,7 @@ class Initialization:
     Attributes:
       checkpoint: The checkpoint that is read.
       copied: Top-level parts that are loaded, "encoder" first.
-      fresh: Parts that the source does not have.
+      fresh: Parts and arrays that the source does not have, or not for as many layers.
       conversions: Functions by array name, for arrays that are not copied unchanged.
       notes: A line of text for each kind of conversion.
       optimizer: Whether the optimizer's state is loaded.
@@ -118,6 +119,7 @@ class Initialization:
             name: self._convert(name, array)
             for part in self.copied
             for name, array in _load_named(self.checkpoint, f"{prefix}/{part}", part).items()
+            if name not in self.fresh
         }
         state = state.with_params(_replace(state.params, found))
         if self.optimizer:
@@ -160,7 +162,8 @@ def find(config: ConfigDict, tokenizer: Tokenizer | None, trainer: Trainer) -> I
     for name, shape in shapes.items():
         part = name.partition("/")[0]
         if part in copied:
-            if name not in stored:
+            is_sums = name.endswith(DEPTH_WEIGHTS)  # of all layers below: new for other layers
+            if name not in stored or (is_sums and stored[name] != shape):
                 fresh.append(name)
             elif stored[name] != shape or converter.has_other_pieces:
                 found = converter.find(name, stored[name], shape)
@@ -232,7 +235,8 @@ class _Converter:
             return functools.partial(average_rows, self._pieces, axis=axis)
         if not sizes and len(stored) == len(shape):
             return None
-        if name == _POSITIONS and len(sizes) == 1 and stored[1] == shape[1]:
+        is_positions = f"/{name}".endswith(f"/{_POSITIONS}")
+        if is_positions and len(sizes) == 1 and stored[1] == shape[1]:
             offset = self._new.get("position_offset", 0)
             self.notes[f"positions: {stored[0]:,} became {shape[0]:,}, repeated in order"] = None
             return functools.partial(repeat_positions, length=shape[0], offset=offset)

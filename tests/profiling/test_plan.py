@@ -183,7 +183,7 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     (step,) = content["steps"]
     assert (content["topology"], content["chips"], step["fits"]) == ("v5e:2x2", 4, True)
     assert 4 * step["flops"] == pytest.approx(step["model_flops"], rel=0.05)
-    assert step["memory"]["all"] < step["memory"]["capacity"] == 16e9
+    assert step["memory"]["all"] < step["memory"]["capacity"] == 16 * 2**30
     # The gradients of all parameters are summed over the four chips, in two or four bytes, except
     # those of position embeddings beyond the 16 tokens of a sequence.
     sent = sum(each["bytes"] for each in step["collectives"] if each["kind"] == "all-reduce")

@@ -10,6 +10,7 @@ import pytest
 import bertjax
 from bertjax import config as configs
 from bertjax.errors import UserError
+from bertjax.huggingface import importing
 from bertjax.runs import initialization, pretrain_job
 from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import restore, trees
@@ -42,10 +43,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def start(overrides=(), spec="roberta:tiny", **changes):
+def start(overrides=(), spec="roberta:tiny", model=SAVED / "run", **changes):
     """The job and the parameters of a new run, before its first step."""
     config = bertjax.load_config(spec, FIELDS | changes)
-    config = initialization.with_model(config, str(SAVED / "run"), overrides)
+    config = initialization.with_model(config, str(model), overrides)
     job = pretrain_job.prepare(config, "run", lambda line: None)
     return job, trees.flatten_names(job.create_state().params)
 
@@ -96,6 +97,24 @@ def test_more_pieces_positions_and_layers(folder, source):
             np.asarray(found[name])[[after[piece] for piece in common]],
             source[name][[before[piece] for piece in common]],
         )
+
+
+def test_weights_of_depth_are_new_for_another_number_of_layers(folder):
+    tokenizer = tokenizers.load(SAVED / "vocab")
+    config = bertjax.load_config("gpt_bert:tiny", {"model.vocab_size": tokenizer.vocab_size})
+    random = np.random.default_rng(0)
+    shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
+    params = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    importing.write(importing.Import(config, tokenizer, params, ()), folder / "source")
+    number = config.model.num_hidden_layers
+    changes = [("model.num_hidden_layers", str(number + 1))]
+    rate = {"optimizer.end_learning_rate": 0.0}
+    job, found = start(changes, "gpt_bert:tiny", folder / "source", **rate)
+    name = "encoder/layers/depth_weights"
+    assert name in job.initialization.fresh
+    assert found[name].shape == ((number + 1) * (2 * number + 5),)
+    kernel = "encoder/layers/block/feed_forward/output/kernel"
+    np.testing.assert_array_equal(found[kernel][:number], params[kernel])
 
 
 def test_a_run_continues_with_the_state_of_the_optimizer(folder):
