@@ -246,14 +246,10 @@ def _check_shapes(config: ConfigDict, found: Sequence[Phase]) -> None:
 
 
 def extra_ids(config: Mapping[str, Any]) -> int:
-    """Number of ids of a model after those of its tokenizer: sentinels of T5, rows of an import.
-
-    A run that starts from an imported model with the tokenizer of that model has these rows too.
-    """
-    init = config.get("init", {})
-    spare = config.get("imported", init).get("spare_rows", 0)
+    """Number of ids of a model after those of its tokenizer: sentinels of T5, rows of an import."""
+    spare = config.get("imported", config.get("init", {})).get("spare_rows", 0)
     if "objectives" not in config:
-        return init.get("extra_ids", spare)
+        return config.get("init", {}).get("extra_ids", spare)
     return spare + sum(fields.get("num_sentinels", 0) for fields in config["objectives"].values())
 
 

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,7 +19,7 @@ from bertjax import build
 from bertjax import config as configs
 from bertjax.corpus.mixture import MixedCorpus
 from bertjax.data.pipeline import Phase, phased_batches
-from bertjax.errors import Interrupted
+from bertjax.errors import Interrupted, UserError
 from bertjax.interfaces import Params
 from bertjax.runs import bucket_sync, held_out, initialization, pretrain_job, session
 from bertjax.runs.examples import continued_phases
@@ -66,6 +67,8 @@ def pretrain(
     workdir: str,
     *,
     init: str = "",
+    init_overrides: Mapping[str, Any] = MappingProxyType({}),
+    init_optimizer: bool = False,
     log: session.Log = lambda line: None,
     progress: ProgressDisplay = contextlib.nullcontext,
     predict: Predict = lambda job, params: [],
@@ -81,8 +84,11 @@ def pretrain(
     Args:
       config: A config as returned by a file of `configs/`.
       workdir: Folder of the run, or gs://...
-      init: The model that training starts from: RUN, RUN@STEP, RUN@best or a Hugging Face folder;
-        its fields replace `config.model`, see `initialization.with_model`.
+      init: The model that training starts from: RUN, RUN@STEP, RUN@best or a Hugging Face folder.
+        Its fields replace those of `config.model`, whatever these are.
+      init_overrides: Changes of the fields of that model, by dotted name: other dropout, more
+        positions, another number of layers, as in `{"model.hidden_dropout_prob": 0.0}`.
+      init_optimizer: Whether the state of the model's optimizer is loaded too.
       log: Logs one line.
       progress: Makes the display of a corpus that is prepared.
       predict: Example predictions for the summary.
@@ -92,7 +98,13 @@ def pretrain(
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
     """
     if init:
-        config = initialization.with_model(config, init)
+        config = initialization.with_model(config, init, optimizer=init_optimizer)
+        config = configs.replace_fields(config, init_overrides)
+    elif init_overrides or init_optimizer:
+        raise UserError(
+            "init_overrides, init_optimizer: got a value without init, which they belong to; "
+            "leave them out, or pass init"
+        )
     build.check(config)
     distributed.check_identical(config=configs.fingerprint(config), workdir=workdir)
     folder = bucket_sync.local_folder(workdir)

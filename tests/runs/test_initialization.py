@@ -192,3 +192,16 @@ def test_a_config_with_init_is_read_again(folder):
     (folder / "config.json").write_text(configs.to_json(config))
     again = bertjax.load_config("config.json")
     assert again.init.encoder == config.init.encoder
+
+
+def test_fields_of_the_model_can_be_changed_in_python(folder):
+    config = bertjax.load_config("roberta:tiny", FIELDS)
+    model = str(SAVED / "run")
+    with pytest.raises(UserError, match="did you mean 'hidden_dropout_prob'"):
+        bertjax.pretrain(config, "run", init=model, init_overrides={"model.hidden_dropout": 0.3})
+    with pytest.raises(UserError, match="without init"):
+        bertjax.pretrain(config, "run", init_overrides={"model.hidden_dropout_prob": 0.3})
+    changes = {"model.hidden_dropout_prob": 0.37}
+    result = bertjax.pretrain(config, "run", init=model, init_overrides=changes)
+    assert result.summary["config"]["model"]["hidden_dropout_prob"] == 0.37
+    assert result.summary["config"]["model"]["hidden_size"] == 8
