@@ -335,7 +335,11 @@ NO_UNKNOWN = whitespace_wordpiece(model=whitespace_wordpiece()["model"] | {"voca
         (files(encoder__json='{"a": 0}'), "", "vocab.bpe is missing"),
         (files(encoder__json="[1]", vocab__bpe="a b"), "", "expected a JSON object of pieces"),
         (files(encoder__json='{"a": 0, "b": 0}', vocab__bpe="a b"), "", "to unique ids"),
-        (files(vocab__json='{"a": 0}', merges__txt="a\n"), "", "merges.txt, line 1: got .*, expected two"),
+        (
+            files(vocab__json='{"a": 0}', merges__txt="a\n"),
+            "",
+            "merges.txt, line 1: got .*, expected two",
+        ),
         (
             files(vocab__json='{"a": 0, "b": 1}', merges__txt="#version: 0.2\na b\n"),
             "",
