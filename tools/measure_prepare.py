@@ -13,6 +13,7 @@ the process and of its workers during `prepare`, for texts of several sizes, whi
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import statistics
@@ -63,15 +64,13 @@ def time_filter(texts: list[str], name: str) -> float:
 def peak_memory(texts: list[str], size: float, vocabulary: pathlib.Path, workers: int) -> dict:
     """Peak resident memory of `prepare` for `size` MB of text, in MB."""
     with tempfile.TemporaryDirectory() as folder:
-        number, written = 0, 0
-        while written < size * 1e6:
-            with open(f"{folder}/{number}.txt", "w", encoding="utf-8") as file:
-                while written < min(size, 50 * (number + 1)) * 1e6:
-                    written += file.write("\n\n".join(texts) + "\n\n")
-            number += 1
+        documents, written = itertools.cycle(texts), 0
+        with open(f"{folder}/text.txt", "w", encoding="utf-8") as file:
+            while written < size * 1e6:
+                written += file.write(next(documents) + "\n\n")
         watch = MemoryWatch()
         watch.start()
-        time_preparation([f"{folder}/*.txt"], vocabulary, workers)
+        time_preparation([f"{folder}/text.txt"], vocabulary, workers)
         watch.stop()
     return {
         "parent": round(watch.peak_of_parent / 1e6),

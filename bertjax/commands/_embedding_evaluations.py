@@ -46,8 +46,8 @@ documents, and sorts them. The prompts of the model are put before queries and
 documents, except those of the reranker. Prints nDCG@10, MRR@10 and Recall@100 as
 trec_eval computes them, means over the judged queries. Where queries are documents
 of the collection, as in ArguAna and Quora, --ignore_identical_ids drops the document
-that has the id of the query from its ranking, as BEIR does. --precision float32 is slower, and
-gives the results of PyTorch.
+that has the id of the query from its ranking, as BEIR does. --precision float32 is
+slower, and gives the results of PyTorch.
 
 --output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
 Until it is written, the embeddings are in .FILE.unfinished next to it, and the same

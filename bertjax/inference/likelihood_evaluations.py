@@ -138,7 +138,8 @@ def ewok(
       batch_size: Sequences per batch; a masked model has one for each token of a target.
       precision: As `config.model.precision`.
       output: A file for the log probabilities of both targets after each context, as JSON lines;
-        "" for none.
+        "" for none. With one, finished scores are kept next to it, and the same call resumes after
+        an interruption.
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:

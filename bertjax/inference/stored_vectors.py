@@ -43,7 +43,7 @@ class StoredEmbedder:
     def embed(
         self, texts: Iterable[str], *, total: int, first: int = 0, **options: Any
     ) -> Iterator[Float32[np.ndarray, "n D"]]:
-        """Yields the unit vectors of groups of texts, in order; see `TextEmbedder.embed`.
+        """Yields the vectors of groups of texts, in order; see `TextEmbedder.embed`.
 
         Raises:
           UserError: vectors of other texts, or with other options, are stored.

@@ -97,6 +97,12 @@ def pretrain(
       UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
     """
+    others = [name for name in init_overrides if not name.startswith("model.")]
+    if others:
+        raise UserError(
+            f"init_overrides: got {others[0]!r}, expected fields of the model, such as "
+            "'model.hidden_dropout_prob'; set the others in the config"
+        )
     if init:
         config = initialization.with_model(config, init, optimizer=init_optimizer)
         config = configs.replace_fields(config, init_overrides)

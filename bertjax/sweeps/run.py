@@ -76,13 +76,14 @@ def text(value: Any) -> str:
 def relative_duration(files: Iterable[pathlib.Path], config: ConfigDict) -> float:
     """The expected duration of a fine-tuning: bytes of its training examples times its epochs.
 
-    Without files, or without an example in them, all data has one byte.
+    Args:
+      files: Its training examples, one per line; without any, data of one byte is assumed.
+      config: Its config, which may limit the number of examples.
     """
-    size, num_examples = 0, 0
-    for file in files:
-        content = file.read_bytes()
-        size, num_examples = size + len(content), num_examples + content.count(b"\n")
+    files = list(files)
+    size = sum(file.stat().st_size for file in files)
     if config.max_train_examples:
+        num_examples = sum(file.read_bytes().count(b"\n") for file in files)
         size *= min(1, config.max_train_examples / max(1, num_examples))
     return max(1, size) * config.num_train_epochs
 

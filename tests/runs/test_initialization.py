@@ -201,6 +201,8 @@ def test_fields_of_the_model_can_be_changed_in_python(folder):
         bertjax.pretrain(config, "run", init=model, init_overrides={"model.hidden_dropout": 0.3})
     with pytest.raises(UserError, match="without init"):
         bertjax.pretrain(config, "run", init_overrides={"model.hidden_dropout_prob": 0.3})
+    with pytest.raises(UserError, match=r"init_overrides: got 'data\.batch_size', expected fields"):
+        bertjax.pretrain(config, "run", init=model, init_overrides={"data.batch_size": 4})
     changes = {"model.hidden_dropout_prob": 0.37}
     result = bertjax.pretrain(config, "run", init=model, init_overrides=changes)
     assert result.summary["config"]["model"]["hidden_dropout_prob"] == 0.37

@@ -19,10 +19,10 @@ def read(path: str, options: ReadOptions) -> Iterator[Document]:
 
 
 def read_all(path: str) -> Table:
-    """Read all columns; a first line without separator that starts with # is a comment."""
+    """Read all columns; a first line "# ..." without separator is a comment."""
     lines = TableLines(path, "strict")
     header = next(lines, "")
-    if header.startswith("#") and not set(",;") & set(header):  # the canary of EWoK
+    if header.startswith("# ") and not set(",;") & set(header):  # the canary of EWoK
         header = next(lines, "")
     return read_table(path, lines, header, delimiter=_separator(header), strict=True)
 

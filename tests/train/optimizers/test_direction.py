@@ -172,7 +172,7 @@ def test_attention_kernels_are_matrices_of_all_heads():
         ("transformer:tiny", {}),
     ],
 )
-def test_the_input_of_a_kernel_of_heads_is_told_by_its_logical_axes(spec, fields):
+def test_matrices_of_heads_have_the_inputs_of_their_logical_axes(spec, fields):
     config = load_config(spec, fields)
     encoder, phase = build.encoder(config.model), build.phases(config)[-1]
     rows = dummy.random_batch(config, phase)
