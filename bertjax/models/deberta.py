@@ -7,7 +7,8 @@ applied again with its input plus position embeddings as the queries.
 The convolution of the first layer of v2-xlarge and v2-xxlarge is not implemented.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
@@ -49,6 +50,8 @@ from bertjax.pretrainer import Encoded
 
 LAYER_NORM = "layer_norm"
 GDES = "gdes"
+_TABLE = "encoder/word_embeddings/embedding"
+_SHARED, _DELTA = (f"encoder/shared_embeddings/{part}/embedding" for part in ("generator", "delta"))
 
 
 class Model(StackedModel):
@@ -108,6 +111,12 @@ class Model(StackedModel):
     embedding_sharing: Annotated[str, OneOf(("es", GDES))] = "es"
     initializer_range: InitStddev = 0.02
     layer_norm_eps: Epsilon = 1e-7
+
+    array_sums: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        _TABLE: (_SHARED, _DELTA),
+        _SHARED: (_TABLE,),
+    }
+    """Arrays of a model that starts from one with the other `embedding_sharing`."""
 
     relations = (
         EQUAL_HEADS,

@@ -5,7 +5,7 @@ Initialization  copied, converted and new parameters; converts them for the firs
 
 The encoder is initialised from the other model, and so is every objective that both runs have.
 Arrays may differ in three ways: in the vocabulary (other or more pieces), in the number of
-positions, and in the number of layers.
+positions, and in the number of layers. Another way of sharing embeddings with a generator is kept.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
-from bertjax import build
+from bertjax import build, catalog
 from bertjax import config as configs
 from bertjax.constraints import with_defaults
 from bertjax.errors import UserError
@@ -34,8 +34,8 @@ from bertjax.train.optimizer import DEPTH_WEIGHTS, leading_axes
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
 
-_COMPUTATION = ("precision", "remat", "unroll", "attention_kernel")
-"""Fields of a model that do not define it: those of the new config are kept."""
+_OF_TRAINING = ("precision", "remat", "unroll", "attention_kernel", "embedding_sharing")
+"""Fields of a model that do not define its function: those of the new config are kept."""
 
 _POSITIONS = "encoder/position_embeddings/embedding"
 """Of the encoder, and with a prefix of the encoder of a generator."""
@@ -68,7 +68,7 @@ def with_model(
     model = dict(source.config["model"])
     known = build.model_fields(model)
     with made.unlocked():
-        model |= {n: made.model[n] for n in _COMPUTATION if n in known and n in made.model}
+        model |= {n: made.model[n] for n in _OF_TRAINING if n in known and n in made.model}
         made.model = ConfigDict(model)
         made.init = ConfigDict({"model": init, **source.description(), "optimizer": optimizer})
         if "tokenizer" in made and not made.tokenizer.path:
@@ -94,6 +94,7 @@ class Initialization:
     Attributes:
       checkpoint: The checkpoint that is read.
       copied: Top-level parts that are loaded, "encoder" first.
+      sources: Names of the arrays of the source by the name of the array that is their sum.
       fresh: Parts and arrays that the source does not have, or not for as many layers.
       conversions: Functions by array name, for arrays that are not copied unchanged.
       notes: A line of text for each kind of conversion.
@@ -102,6 +103,7 @@ class Initialization:
 
     checkpoint: pathlib.Path
     copied: tuple[str, ...]
+    sources: Mapping[str, tuple[str, ...]]
     fresh: tuple[str, ...]
     conversions: Mapping[str, Conversion]
     notes: tuple[str, ...]
@@ -115,11 +117,12 @@ class Initialization:
         """
         state = trainer.create_state()
         prefix = "params" if self.optimizer else restore.evaluation_prefix(self.checkpoint)
+        loaded: dict[str, np.ndarray] = {}
+        for part in self.copied:
+            loaded |= _load_named(self.checkpoint, f"{prefix}/{part}", part)
         found = {
-            name: self._convert(name, array)
-            for part in self.copied
-            for name, array in _load_named(self.checkpoint, f"{prefix}/{part}", part).items()
-            if name not in self.fresh
+            name: self._convert(name, functools.reduce(np.add, map(loaded.get, summands)))
+            for name, summands in self.sources.items()
         }
         state = state.with_params(_replace(state.params, found))
         if self.optimizer:
@@ -158,21 +161,27 @@ def find(config: ConfigDict, tokenizer: Tokenizer | None, trainer: Trainer) -> I
     copied = ("encoder", *sorted((before & now) - {"encoder"}))
     fresh = [f"params/{part}" for part in sorted(now - before)]
     converter = _Converter(config, source, tokenizer)
-    conversions = {}
+    sums = getattr(catalog.load("models", config.model.name).Model, "array_sums", {})
+    sources, conversions = {}, {}
     for name, shape in shapes.items():
         part = name.partition("/")[0]
         if part in copied:
-            is_sums = name.endswith(DEPTH_WEIGHTS)  # of all layers below: new for other layers
-            if name not in stored or (is_sums and stored[name] != shape):
+            summands = (name,) if name in stored else sums.get(name, ())
+            old = stored.get(summands[0]) if summands else None
+            of_depth = name.endswith(DEPTH_WEIGHTS)  # of all layers below: new for other layers
+            if old is None or (of_depth and old != shape):
                 fresh.append(name)
-            elif stored[name] != shape or converter.has_other_pieces:
-                found = converter.find(name, stored[name], shape)
+                continue
+            sources[name] = summands
+            if old != shape or converter.has_other_pieces:
+                found = converter.find(name, old, shape)
                 conversions |= {name: found} if found else {}
     if config.init.optimizer:
         _check_optimizer(record.arrays, trees.flatten_names(trainer.shapes), conversions, fresh)
     return Initialization(
         source.checkpoint,
         copied,
+        sources,
         tuple(name.removeprefix("params/") for name in fresh),
         conversions,
         tuple(converter.notes),

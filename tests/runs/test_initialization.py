@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax import cli
 from bertjax import config as configs
+from bertjax.corpus.prepare import prepare
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
 from bertjax.runs import initialization, pretrain_job
@@ -99,13 +101,35 @@ def test_more_pieces_positions_and_layers(folder, source):
         )
 
 
-def test_weights_of_depth_are_new_for_another_number_of_layers(folder):
+def random_source(spec, folder):
+    """Writes a run of a config with random parameters; returns both."""
     tokenizer = tokenizers.load(SAVED / "vocab")
-    config = bertjax.load_config("gpt_bert:tiny", {"model.vocab_size": tokenizer.vocab_size})
+    config = bertjax.load_config(spec, {"model.vocab_size": tokenizer.vocab_size})
     random = np.random.default_rng(0)
     shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
     params = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    importing.write(importing.Import(config, tokenizer, params, ()), folder / "source")
+    importing.write(importing.Import(config, tokenizer, params, ()), folder)
+    return config, params
+
+
+def test_word_embeddings_of_another_sharing_with_the_generator(folder):
+    table = "encoder/word_embeddings/embedding"
+    shared, delta = (f"encoder/shared_embeddings/{n}/embedding" for n in ("generator", "delta"))
+    _, one_table = random_source("deberta:tiny,mlm", folder / "es")
+    job, found = start((), "deberta:tiny", folder / "es")
+    assert job.config.model.embedding_sharing == "gdes"
+    assert delta in job.initialization.fresh
+    np.testing.assert_array_equal(found[shared], one_table[table])
+    assert not np.asarray(found[delta]).any()
+    _, two_tables = random_source("deberta:tiny", folder / "gdes")
+    job, found = start((), "deberta:tiny,mlm", folder / "gdes")
+    assert job.config.model.embedding_sharing == "es"
+    np.testing.assert_array_equal(found[table], two_tables[shared] + two_tables[delta])
+    assert shared not in found
+
+
+def test_weights_of_depth_are_new_for_another_number_of_layers(folder):
+    config, params = random_source("gpt_bert:tiny", folder / "source")
     number = config.model.num_hidden_layers
     changes = [("model.num_hidden_layers", str(number + 1))]
     rate = {"optimizer.end_learning_rate": 0.0}
@@ -207,3 +231,30 @@ def test_fields_of_the_model_can_be_changed_in_python(folder):
     result = bertjax.pretrain(config, "run", init=model, init_overrides=changes)
     assert result.summary["config"]["model"]["hidden_dropout_prob"] == 0.37
     assert result.summary["config"]["model"]["hidden_size"] == 8
+
+
+@pytest.mark.slow
+def test_a_hugging_face_folder_is_continued_by_the_command(folder, capsys):
+    bertjax.load(SAVED / "run").save_pretrained(folder / "released")
+    fields = {**FIELDS, "optimizer.learning_rate": 1e-3}
+    options = [f"--config.{name}={value}" for name, value in fields.items()]
+    words = ["pretrain", "--config", "roberta:tiny", "--init", "released", *options]
+    assert cli.main([*words, "--workdir", "run"]) == 0
+    printed = capsys.readouterr()
+    assert "init        " in printed.out + printed.err
+    assert ": encoder, mlm" in printed.out + printed.err
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert summary["config"]["model"]["hidden_size"] == 8
+    assert summary["config"]["init"]["model"] == "released"
+    bertjax.load("run").save_pretrained(folder / "exported")
+    assert bertjax.load(folder / "exported").config.model.hidden_size == 8
+
+    tokenizers.train(["other words in it"], kind="wordpiece", vocab_size=60).save("other")
+    prepare(["text.txt"], folder / "other", folder / "corpus", validation_fraction=0.3, workers=1)
+    kept = [option for option in words if ".input=" not in option and "_fraction=" not in option]
+    words = [*kept, "--config.data.corpus=corpus", "--workdir", "adapted"]
+    assert cli.main(words) == 2
+    assert "error: tokenizer mismatch: got fingerprint" in capsys.readouterr().err
+    assert cli.main([*words, "--config.tokenizer.path=corpus/tokenizer"]) == 0
+    printed = capsys.readouterr()
+    assert " pieces kept, " in printed.out + printed.err
