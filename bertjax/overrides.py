@@ -30,6 +30,8 @@ Override = tuple[str, str]
 """A dotted field and the text of its new value."""
 
 _PREFIX = "--config."
+_OTHER_LENGTHS = ("num_train_tokens", "num_train_epochs")
+"""Lengths of a pretraining in place of `num_train_steps`."""
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -55,10 +57,10 @@ def with_overrides(argv: list[str], changes: Mapping[str, Any]) -> list[str]:
 
     Args:
       argv: The arguments of a command.
-      changes: Values by dotted field; `num_train_steps` replaces `num_train_tokens` too.
+      changes: Values by dotted field; `num_train_steps` also replaces tokens and epochs.
     """
     rest, overrides = split_overrides(argv)
-    replaced = {*changes, *(["num_train_tokens"] if "num_train_steps" in changes else [])}
+    replaced = {*changes, *(_OTHER_LENGTHS if "num_train_steps" in changes else [])}
     kept = [(field, text) for field, text in overrides if field not in replaced]
     new = [(field, to_text(value)) for field, value in changes.items()]
     return [*rest, *(f"{_PREFIX}{field}={text}" for field, text in [*kept, *new])]
@@ -103,27 +105,35 @@ def apply_overrides(
         for field, text in sorted(overrides, key=lambda item: item[0] not in schema.PLUG_INS):
             _set(config, field, text)
         given = dict(overrides)
-        if "num_train_tokens" in config:
-            given = _tokens_to_steps(config, given)
-        _scale_warmup(config, before, given, log)
+        if "task" not in config:
+            given = _one_length(config, given)
+        if "num_train_steps" in given and "optimizer.warmup_steps" not in given:
+            scale_warmup(config, before, log)
     unused_options.check_overrides(config, given)
 
 
-def _tokens_to_steps(config: ConfigDict, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Replaces `num_train_tokens` by `num_train_steps`, in the config and in overrides.
+def _one_length(config: ConfigDict, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Leaves one length of a pretraining: steps, also in place of tokens, or epochs.
 
-    An override of `num_train_steps` replaces the number of tokens that a config file sets.
+    An override replaces the length that a config file sets.
+
+    Raises:
+      UserError: several overrides of the length.
     """
+    given = [name for name in ("num_train_steps", *_OTHER_LENGTHS) if name in overrides]
+    if len(given) > 1:
+        values = " with ".join(f"{name}={overrides[name]}" for name in given)
+        raise UserError(f"config: got {values}, expected one of them; leave the others out")
+    for name in _OTHER_LENGTHS:
+        if given and name not in given and name in config:
+            del config[name]
+    return _tokens_to_steps(config, overrides) if "num_train_tokens" in config else dict(overrides)
+
+
+def _tokens_to_steps(config: ConfigDict, overrides: Mapping[str, str]) -> dict[str, str]:
+    """Replaces `num_train_tokens` by `num_train_steps`, in the config and in overrides."""
     tokens, data = config.num_train_tokens, config.data
-    if "num_train_steps" in overrides and "num_train_tokens" not in overrides:
-        del config.num_train_tokens
-        return dict(overrides)
     check_value(_declared_type(config, "", "num_train_tokens"), tokens, "config.num_train_tokens")
-    if "num_train_steps" in overrides:
-        raise UserError(
-            f"config.num_train_tokens: got {tokens:,} with num_train_steps="
-            f"{overrides['num_train_steps']}, expected one of them; leave one out"
-        )
     if data.phases:
         raise UserError(
             f"config.num_train_tokens: got {tokens:,} with {len(data.phases)} phases, which are "
@@ -135,16 +145,15 @@ def _tokens_to_steps(config: ConfigDict, overrides: Mapping[str, str]) -> dict[s
     return kept | {"num_train_steps": str(config.num_train_steps)}
 
 
-def _scale_warmup(
-    config: ConfigDict,
-    before: int | None,
-    overrides: Mapping[str, str],
-    log: Callable[[str], None],
-) -> None:
-    """Scales a warmup that is longer than a run whose steps alone were overridden."""
-    if "num_train_steps" not in overrides or "optimizer.warmup_steps" in overrides or not before:
-        return
-    if "warmup_steps" not in config.optimizer:
+def scale_warmup(config: ConfigDict, before: int | None, log: Callable[[str], None]) -> None:
+    """Scales in place a warmup that is longer than a shortened run.
+
+    Args:
+      config: The config of the shortened run, unlocked.
+      before: Steps of the run for which the warmup was set; None for a config without steps.
+      log: Logs a note.
+    """
+    if not before or "warmup_steps" not in config.optimizer:
         return
     warmup, steps = config.optimizer.warmup_steps, config.num_train_steps
     if warmup > steps > 0:

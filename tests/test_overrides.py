@@ -39,7 +39,8 @@ def test_a_number_of_tokens_becomes_a_number_of_steps(root, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_train_steps": 7}, "with num_train_steps=7, expected one of them"),
+        ({"num_train_steps": 7}, "got num_train_steps=7 with num_train_tokens=9000, expected one"),
+        ({"num_train_epochs": 7}, "num_train_tokens=9000 with num_train_epochs=7, expected one"),
         ({"data.phases": ((9, 64, 8),)}, "counted in steps; set --config.data.phases='()'"),
         ({"num_train_tokens": 0}, "got 0"),
     ],

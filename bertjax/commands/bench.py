@@ -131,8 +131,10 @@ def measure(config, arguments: "argparse.Namespace") -> dict:
     from bertjax.io import storage
     from bertjax.layers.dense import PRECISIONS
     from bertjax.runtime.chips import peak_flops_per_second
+    from bertjax.validation.config import require_steps
 
     build.check(config)
+    require_steps(config)
     phases = build.phases(config)
     if arguments.profile:
         for phase in phases:

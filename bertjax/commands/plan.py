@@ -107,7 +107,9 @@ def _compile(config: Any, topology: Any, search: bool) -> tuple[list[Any], list[
     from bertjax import build
     from bertjax.profiling import search as profiling_search
     from bertjax.profiling.worker import CompilerProcess
+    from bertjax.validation.config import require_steps
 
+    require_steps(config)
     phases = build.phases(config)
     with CompilerProcess(topology.name, topology.slices) as compile_step:
         if search:

@@ -1,5 +1,6 @@
 """Pretrain an encoder from text or a prepared corpus; rerun the command to resume."""
 
+import json
 import shlex
 import sys
 from typing import Any
@@ -67,7 +68,7 @@ def main(argv: list[str]) -> None:
         log_on_first_host(f"{stop}; the same command resumes it: {_command(argv)}")
         raise SystemExit(stop.exit_code) from None
     if is_first_host():
-        _print_result(result, config, argv)
+        _print_result(result, argv)
 
 
 def parser() -> _flags.Parser:
@@ -110,11 +111,13 @@ def _load_config(arguments, overrides, **options):
     )
 
 
-def _print_result(result, config, argv: list[str]) -> None:
+def _print_result(result, argv: list[str]) -> None:
     """Prints held-out metrics, files and the commands that extend and use the run."""
+    from bertjax.config import from_json
     from bertjax.validation.config import objective_modules
 
     summary, workdir = result.summary, result.workdir
+    config = from_json(json.dumps(summary["config"]))
     if not result.num_steps_trained:
         print(f"This run is complete: {summary['steps']:,} steps. Nothing was done.")
     _print_summary(summary, config, workdir)

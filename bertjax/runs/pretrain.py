@@ -112,6 +112,9 @@ def pretrain(
             "leave them out, or pass init"
         )
     build.check(config)
+    if "num_train_epochs" in config:
+        with progress() as show:
+            config = pretrain_job.epochs_to_steps(config, log, show)
     distributed.check_identical(config=configs.fingerprint(config), workdir=workdir)
     folder = bucket_sync.local_folder(workdir)
     with session.lock_workdir(folder, json.loads(configs.to_json(config))):

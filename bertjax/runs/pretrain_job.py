@@ -19,7 +19,9 @@ from bertjax import config as configs
 from bertjax.constraints import with_defaults
 from bertjax.corpus.mixture import MixedCorpus, entries_of, phase_weights
 from bertjax.data.format import ExampleSource, mean_tokens
+from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
+from bertjax.overrides import scale_warmup
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import bucket_sync
 from bertjax.runs import examples as runs_examples
@@ -165,6 +167,36 @@ def prepare(
             runs_initialization.find(config, tokenizer, trainer) if "init" in config else None
         ),
     )
+
+
+def epochs_to_steps(
+    config: ConfigDict,
+    log: Callable[[str], None],
+    progress: "Callable[[Progress], None] | None" = None,
+) -> ConfigDict:
+    """Returns a copy with `num_train_steps` in place of `num_train_epochs`; reads the data.
+
+    Raises:
+      UserError: phases or a mixture, or an error of the data.
+    """
+    epochs, before = config.num_train_epochs, config.num_train_steps
+    if config.data.phases or entries_of(config.data):
+        reason = (
+            "phases, which are counted in steps; set --config.data.phases='()'"
+            if config.data.phases
+            else "a mixture, whose corpora have epochs of their own; set num_train_tokens"
+        )
+        raise UserError(f"config.num_train_epochs: got {epochs} with {reason}")
+    runs_examples.check(config)
+    tokenizer, corpus, _ = runs_examples.read_data(config, log, progress)
+    (phase,) = build.phases(config)
+    examples = runs_examples.examples(config, corpus, tokenizer, phase, phase.batch_size)
+    steps = max(round(epochs * examples.num_examples / phase.batch_size), 1)
+    config = configs.replace_fields(config, {"num_train_steps": steps})
+    with config.unlocked():
+        del config.num_train_epochs
+        scale_warmup(config, before, log)
+    return config
 
 
 def _phases(config: ConfigDict) -> list[build.Phase]:

@@ -13,7 +13,7 @@ from bertjax.sweeps.run import Run
 
 _SECONDS_BETWEEN_UPDATES = 1.0
 _LINES_AROUND_TABLE = 6
-_SHOWN_FIRST = ("running", "failed", "done", "begun", "waiting")
+_SHOWN_FIRST = ("running", "failed", "done", "incomplete", "waiting")
 _STYLES = {"running": "cyan", "failed": "red", "done": "green"}
 
 

@@ -158,7 +158,7 @@ def _check_options(
 def _check_run(
     spec: str, name: str, settings: Mapping[str, Any], overrides: Sequence[Override]
 ) -> int | None:
-    """Checks the config of a run and returns its number of steps; None for fine-tuning."""
+    """Checks the config of a run and returns its steps; None if they follow from the data."""
     fields = {field: text(value) for field, value in settings.items() if field != INIT}
     if both := {field for field, _ in overrides} & fields.keys():
         raise UserError(f"--config.{min(both)} is set by {spec} for the run {name}: leave it out")
@@ -167,7 +167,9 @@ def _check_run(
         build.check(config)
     except UserError as error:
         raise UserError(f"{spec}, run {name}: {error}") from None
-    return config.num_train_steps if "num_train_steps" in config else None
+    if "num_train_epochs" in config or "num_train_steps" not in config:
+        return None
+    return config.num_train_steps
 
 
 def _main_metric(config: ConfigDict, spec: str) -> tuple[str, str]:

@@ -1,10 +1,11 @@
 """Read the progress of runs from their files; nothing is written, so any machine can read it.
 
 A run is `done`, `running` (a process of this machine holds its folder), `failed`, `waiting`, or
-`begun`: it has written files, and its process has stopped or runs on another machine.
+`incomplete`: it has written files, and its process has stopped or runs on another machine.
 """
 
 import dataclasses
+import math
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,11 @@ class Progress:
     Attributes:
       run: The run.
       workdir: The folder of the run.
-      state: "done", "running", "failed", "waiting" or "begun"; see the module docstring.
+      state: "done", "running", "failed", "waiting" or "incomplete"; see the module docstring.
       step: Number of finished steps, over all seeds.
       steps: Total number of steps, over all seeds; None while it is not known.
-      values: Values of the metric by which runs are compared: (step, value), in order.
+      values: Values of the metric by which runs are compared: (step, value), in order, without
+        NaN.
       metrics: The newest value of every metric; of a finished fine-tuning the medians over seeds.
       best: The best value; of a finished fine-tuning the median over seeds.
       best_step: Step of the best value; None for a median.
@@ -94,7 +96,7 @@ def read_run(run: Run, folder: pathlib.Path) -> Progress:
         (record["step"], record[run.metric])
         for part in parts
         for record in part
-        if isinstance(record.get(run.metric), int | float)
+        if isinstance(record.get(run.metric), int | float) and not math.isnan(record[run.metric])
     ]
     metrics = {name: value for part in parts for record in part for name, value in record.items()}
     choose = max if run.mode == "max" else min
@@ -114,7 +116,7 @@ def read_run(run: Run, folder: pathlib.Path) -> Progress:
         workdir=folder,
         state="done" if results else _state(folder, error, updated),
         step=newest_step(parts),
-        steps=total_steps(folder, run.seeds) if finetunes else run.steps,
+        steps=total_steps(folder, run.seeds) if run.steps is None else run.steps,
         values=values,
         metrics={name: value for name, value in metrics.items() if name != "step"},
         best=best,
@@ -138,7 +140,8 @@ def _read_results(run: Run, folder: pathlib.Path) -> dict[str, Any] | None:
     summary = read_summary(folder)
     written = (summary or {}).get("config", {})
     budget = written.get("budget_seconds", 0.0)
-    return summary if is_complete(summary, run.steps, budget) else None
+    steps = written.get("num_train_steps", 0) if run.steps is None else run.steps
+    return summary if is_complete(summary, steps, budget) else None
 
 
 def record_failure(folder: pathlib.Path, error: str, status: int | None) -> None:
@@ -153,8 +156,8 @@ def clear_failure(folder: pathlib.Path) -> None:
 
 
 def best_of(found: Sequence[Progress]) -> Progress | None:
-    """The run with the best value, among the finished ones if there are any."""
-    measured = [one for one in found if one.best is not None]
+    """The run with the best value that is a number, among the finished ones if there are any."""
+    measured = [one for one in found if one.best is not None and not math.isnan(one.best)]
     finished = [one for one in measured if one.state == "done"]
     if not measured:
         return None
@@ -181,4 +184,4 @@ def _state(folder: pathlib.Path, error: str | None, updated: float | None) -> st
         return "running"
     if error is not None:
         return "failed"
-    return "waiting" if updated is None else "begun"
+    return "waiting" if updated is None else "incomplete"

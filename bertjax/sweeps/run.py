@@ -29,7 +29,8 @@ class Run:
       options: Flags of the command, without --workdir: `config`, `init`, `data`, `seeds`.
       settings: Config fields in which it differs from the other runs, and their values.
       overrides: Config overrides that all runs share.
-      steps: Total training steps of a pretraining; None for fine-tuning, which counts epochs.
+      steps: Total training steps of a pretraining; None where they follow from the data, as with
+        epochs and in fine-tuning.
       metric: Metric by which runs are compared.
       mode: `min` or `max`: which values of the metric are better.
       work: Expected duration, relative to the other runs.

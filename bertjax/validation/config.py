@@ -193,6 +193,15 @@ def _check_order(config: ConfigDict, modules: Mapping[str, type]) -> None:
         before.append(name)
 
 
+def require_steps(config: ConfigDict) -> None:
+    """Raises `UserError` if a run has a number of epochs, which `pretrain` converts to steps."""
+    if "num_train_epochs" in config:
+        raise UserError(
+            f"config.num_train_epochs: got {config.num_train_epochs}, expected num_train_steps, "
+            "since epochs depend on the corpus, which is not read here"
+        )
+
+
 def _check_best_metric(config: ConfigDict) -> None:
     known = held_out_metrics(config)
     check_value(Annotated[str, OneOf(known)], config.best_metric, "config.best_metric")

@@ -1,8 +1,7 @@
 """The fields of a config and their allowed values.
 
-Fields of models, objectives, tasks, optimizers and schedules are declared by their files, those of
-a task's data by `tasks/NAME/dataset.py`; all others are declared here. `validation/config.py`
-checks a config against all of them.
+Fields of plug-ins are declared by their files, those of a task's data by `tasks/NAME/dataset.py`;
+all others are declared here. `validation/config.py` checks a config against all of them.
 """
 
 import dataclasses
@@ -69,8 +68,8 @@ class PretrainingRun(Run):
 
     Attributes:
       num_train_steps: Optimizer steps of the whole run.
-      num_train_tokens: Tokens of the whole run, padding included; `load_config` converts them to
-        `num_train_steps`.
+      num_train_tokens: In place of steps: tokens of the whole run, padding included.
+      num_train_epochs: In place of steps: epochs of the corpus, without phases or mixture.
       eval_every: Steps between evaluations; 0 evaluates at the end alone.
       eval_examples: Held-out examples of an evaluation; 0 for all.
       checkpoint_every: Steps between checkpoints; 0 saves at the end alone.
@@ -78,12 +77,13 @@ class PretrainingRun(Run):
       keep_best: Number of the best checkpoints by `best_metric` to keep.
       best_metric: One of `held_out_metrics`.
       best_mode: "min" or "max": which values of `best_metric` are better.
-      budget_seconds: Wall-clock time of training over all starts, which the learning rate follows
-        in place of the steps; `num_train_steps` is the maximum then. 0 for none.
+      budget_seconds: Seconds of training over all starts, which the learning rate follows in place
+        of the steps; `num_train_steps` is the maximum then. 0 for none.
     """
 
     num_train_steps: PositiveInt
     num_train_tokens: PositiveInt
+    num_train_epochs: PositiveFloat
     eval_every: Annotated[int, integer(0, meaning="0 evaluates at the end alone")]
     eval_examples: Annotated[int, integer(0, meaning="0 uses all")]
     checkpoint_every: Annotated[int, integer(0, meaning="0 saves at the end alone")]
