@@ -75,7 +75,7 @@ class BucketServer(ThreadingHTTPServer):
     def put(self, bucket: str, name: str, content: bytes) -> dict:
         with self.lock:
             self.objects[bucket, name] = bytes(content), next(self._generations)
-        return self.facts(bucket, name)
+        return self.metadata(bucket, name)
 
     def content(self, bucket: str, name: str) -> bytes:
         return self.objects[bucket, name][0]
@@ -84,7 +84,7 @@ class BucketServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def facts(self, bucket: str, name: str) -> dict:
+    def metadata(self, bucket: str, name: str) -> dict:
         content, generation = self.objects[bucket, name]
         minutes, seconds = divmod(generation, 60)
         time = f"2026-01-01T00:{minutes:02d}:{seconds:02d}.000Z"
@@ -121,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             bucket, name = match[1], urllib.parse.unquote(match[2])
             return self._if_allowed(bucket) and self._get(bucket, name, query)
         if match := BUCKET.match(path):
-            facts = {"kind": "storage#bucket", "name": match[1], "location": "HERE"}
-            return self._if_allowed(match[1]) and self._answer(200, facts)
+            metadata = {"kind": "storage#bucket", "name": match[1], "location": "HERE"}
+            return self._if_allowed(match[1]) and self._answer(200, metadata)
         return self._answer(404, {})
 
     def do_POST(self):
@@ -154,8 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, self.server.put(match[1], name, body))
 
     def _rewrite(self, bucket: str, name: str, other: str, new: str) -> None:
-        facts = self.server.put(other, new, self.server.content(bucket, name))
-        self._answer(200, {"kind": "storage#rewriteResponse", "done": True, "resource": facts})
+        metadata = self.server.put(other, new, self.server.content(bucket, name))
+        self._answer(200, {"kind": "storage#rewriteResponse", "done": True, "resource": metadata})
 
     def _move(self, bucket: str, name: str, new: str) -> None:
         content = self.server.content(bucket, name)
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             if found:
                 prefixes[prefix + head + delimiter] = None
             else:
-                items.append(self.server.facts(bucket, name))
+                items.append(self.server.metadata(bucket, name))
         self._answer(200, {"kind": "storage#objects", "items": items, "prefixes": [*prefixes]})
 
     def _get(self, bucket: str, name: str, query: dict[str, str]) -> None:
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, {"error": {"code": 404, "message": "no such object"}})
         content, generation = found
         if query.get("alt") != "media":
-            return self._answer(200, self.server.facts(bucket, name))
+            return self._answer(200, self.server.metadata(bucket, name))
         if self.server.failures:
             self.server.failures -= 1
             return self._answer(503, {"error": {"code": 503, "message": "try again"}})
@@ -279,6 +279,6 @@ def _parts(content_type: str, body: bytes) -> tuple[str, bytes]:
     boundary = re.search(r'boundary="?([^";]+)', content_type)[1].encode()
     # Clients end lines with \r\n or \n, and the content may itself end with \r.
     end = b"\r\n" if b"--" + boundary + b"\r\n" in body else b"\n"
-    _, facts, content, _ = re.split(rb"(?:" + end + rb")?--" + re.escape(boundary), body)
-    (facts, content) = (part.partition(end + end)[2] for part in (facts, content))
-    return json.loads(facts)["name"], content
+    _, metadata, content, _ = re.split(rb"(?:" + end + rb")?--" + re.escape(boundary), body)
+    (metadata, content) = (part.partition(end + end)[2] for part in (metadata, content))
+    return json.loads(metadata)["name"], content

@@ -47,11 +47,11 @@ class S3Server:
     def _client(self):
         import boto3
 
-        facts = self.environment
+        variables = self.environment
         return boto3.client(
             "s3",
             endpoint_url=self.url,
-            aws_access_key_id=facts["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=facts["AWS_SECRET_ACCESS_KEY"],
-            region_name=facts["AWS_DEFAULT_REGION"],
+            aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
+            region_name=variables["AWS_DEFAULT_REGION"],
         )

@@ -27,8 +27,8 @@ from bertjax.train.checkpoint.trees import flatten_names
 from bertjax.validation import config as validation_config
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
-FACTS = {"mask_id": 4, "special_ids": (0, 1, 2, 3, 4), "seed": 0}
-FACTS |= {"pad_id": 0, "sep_id": 3}
+FIELDS = {"mask_id": 4, "special_ids": (0, 1, 2, 3, 4), "seed": 0}
+FIELDS |= {"pad_id": 0, "sep_id": 3}
 SHRUNK = {
     "model.vocab_size": "61",
     "model.hidden_size": "24",
@@ -207,8 +207,8 @@ def test_the_parts_of_a_config_can_be_built(spec):
 def trainer_of(config):
     """The trainer of a config, and a dummy batch."""
     teachers = runs_teachers.find(config.objectives)
-    facts = FACTS | {"unk_id": 1, "vocab_size": config.model.get("vocab_size", 0)}
-    objectives = runs_teachers.objectives(config.objectives, facts, teachers)
+    fields = FIELDS | {"unk_id": 1, "vocab_size": config.model.get("vocab_size", 0)}
+    objectives = runs_teachers.objectives(config.objectives, fields, teachers)
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = random_rows(config, config.data.batch_size, config.data.max_seq_length)
     phases = build.phases(config)

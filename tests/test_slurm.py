@@ -68,8 +68,8 @@ class Slurm:
             (folder / name).mkdir()
         host = socket.gethostname().partition(".")[0]
         user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
-        facts = {"host": host, "user": user, "folder": folder, "cpus": os.cpu_count()}
-        (folder / "slurm.conf").write_text(CONFIG.format(ports=ports, **facts))
+        fields = {"host": host, "user": user, "folder": folder, "cpus": os.cpu_count()}
+        (folder / "slurm.conf").write_text(CONFIG.format(ports=ports, **fields))
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)

@@ -36,20 +36,20 @@ def main(argv: list[str]) -> None:
         arguments.texts or (text for _, text in read_text_lines(arguments.input) if text.strip())
     )
     while group := list(itertools.islice(texts, arguments.batch_size)):
-        for text, places in zip(group, filler.fill(group), strict=True):
+        for text, candidates in zip(group, filler.fill(group), strict=True):
             if arguments.json:
-                print(json.dumps({"text": text, "places": places}, ensure_ascii=False))
+                print(json.dumps({"text": text, "candidates": candidates}, ensure_ascii=False))
             else:
-                _show(text, places)
+                _show(text, candidates)
         sys.stdout.flush()
 
 
-def _show(text: str, places: list) -> None:
+def _show(text: str, candidates: list) -> None:
     print(text)
-    for number, candidates in enumerate(places, 1):
-        place = f"{number}. " if len(places) > 1 else ""
-        for token, probability in candidates:
-            print(f"  {place}{probability:6.1%}  {token}")
+    for number, of_mask in enumerate(candidates, 1):
+        label = f"{number}. " if len(candidates) > 1 else ""
+        for token, probability in of_mask:
+            print(f"  {label}{probability:6.1%}  {token}")
 
 
 def parser() -> _flags.Parser:

@@ -45,8 +45,8 @@ examples:
   bertjax sweep status --workdir runs/masking_rate
   bertjax sweep status --workdir runs/masking_rate --json
 
-Writes nothing, and runs on any machine that can read the folder. A run with the state `begun` runs
-on another machine, or was stopped.
+Writes nothing, and runs on any machine that can read the folder. A run with the state
+`incomplete` runs on another machine, or was stopped.
 """
 
 _EMIT = f"""\

@@ -123,13 +123,13 @@ class Reader(nn.Module):
 
     Attributes:
       words: Word embeddings.
-      places: Position embeddings.
+      positions: Position embeddings.
       layers: Blocks that accept a past (`layers/attention.py`).
       dropout_rate: Dropout of the embeddings.
     """
 
     words: Embedding
-    places: Embedding
+    positions: Embedding
     layers: Stack
     dropout_rate: float = 0.1
 
@@ -177,7 +177,7 @@ class Reader(nn.Module):
         return sequence, cache.append(*new, attention_mask)
 
     def _embed(self, batch: Batch, positions: Array, *, train: bool) -> Float[Array, "B L D"]:
-        x = self.words(batch["input_ids"]) + self.places(positions)
+        x = self.words(batch["input_ids"]) + self.positions(positions)
         return self.dropout(x, train=train)
 
     def _new_keys_values(self) -> tuple[Float[Array, "N B L H K"], Float[Array, "N B L H K"]]:

@@ -76,7 +76,7 @@ def _run(run: ReportedRun, name: str) -> dict[str, Any]:
         "kind": run.kind,
         "state": tables.state(run),
         "note": run.note,
-        "facts": _describe_finetuning(run),
+        "details": _describe_finetuning(run),
         "command": run.command,
         "starts": starts,
         "config": json.dumps(run.config, indent=2, ensure_ascii=False),
@@ -87,12 +87,12 @@ def _describe_finetuning(run: ReportedRun) -> list[str]:
     """Describes the initialisation of a fine-tuning and the epoch of its scores."""
     if run.results is None:
         return []
-    facts = []
+    details = []
     if "init" in run.results:
-        facts.append(f"initialised from {run.results['init']['name']}")
+        details.append(f"initialised from {run.results['init']['name']}")
     if "epoch_rule" in run.results:
-        facts.append(f"scores of {run.results['epoch_rule']['meaning']}")
-    return facts
+        details.append(f"scores of {run.results['epoch_rule']['meaning']}")
+    return details
 
 
 def _first_metric(parts: Sequence[Mapping[str, Any]], main: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ STATES: Mapping[str, str] = MappingProxyType(
         "done": "finished",
         "running": "running",
         "failed": "failed",
-        "begun": "interrupted",
+        "incomplete": "interrupted",
         "waiting": "not started",
     }
 )
@@ -104,7 +104,7 @@ def _run_cells(run: ReportedRun, name: str) -> dict[str, Cell]:
 
 def state(run: ReportedRun) -> str:
     """The state of a run in words."""
-    imported = "imported" in run.config and run.progress.state == "begun"
+    imported = "imported" in run.config and run.progress.state == "incomplete"
     return "imported" if imported else STATES[run.progress.state]
 
 

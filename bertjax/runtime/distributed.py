@@ -17,7 +17,7 @@ from bertjax.runtime.rendezvous import COORDINATOR, PROCESS, PROCESSES, read_tim
 
 _HEARTBEAT_SECONDS = 30
 _TASK_NUMBER = re.compile(r"^(?:.*task:)?(\d+)$", re.MULTILINE)
-_BARRIER_VARIABLE, _BARRIER_SECONDS = "BERTJAX_SECONDS_TO_MEET", 3600
+_BARRIER_VARIABLE, _BARRIER_SECONDS = "BERTJAX_BARRIER_TIMEOUT", 3600
 
 
 def connect(distributed: bool) -> None:
@@ -64,7 +64,7 @@ def _job_from_environment(coordinator: str | None, count: str | None, number: st
 
 
 def barrier(where: str) -> None:
-    """Wait for the other processes of the job: an hour, or BERTJAX_SECONDS_TO_MEET seconds.
+    """Wait for the other processes of the job: an hour, or BERTJAX_BARRIER_TIMEOUT seconds.
 
     Unlike a collective operation, this fails after a timeout and names the missing processes.
 

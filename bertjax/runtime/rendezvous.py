@@ -18,14 +18,14 @@ PROCESS = "BERTJAX_PROCESS"
 """Environment variables of a process in a job of several: HOST:PORT of process 0, the number of
 processes, and the index of this one."""
 
-_TIMEOUT_VARIABLE, _TIMEOUT_SECONDS = "BERTJAX_SECONDS_TO_JOIN", 300
+_TIMEOUT_VARIABLE, _TIMEOUT_SECONDS = "BERTJAX_INITIALIZATION_TIMEOUT", 300
 _SECONDS_BETWEEN_CALLS = 0.2
 _REPLY_TIMEOUT_SECONDS = 10.0
 _ALL_HERE = "all here"
 
 
 def rendezvous(address: str, count: int, number: int) -> None:
-    """Wait until all processes are connected: 300 s, or BERTJAX_SECONDS_TO_JOIN.
+    """Wait until all processes are connected: 300 s, or BERTJAX_INITIALIZATION_TIMEOUT.
 
     Process 0 listens, the others connect to it and get its reply: that all are present, or which
     are missing.

@@ -103,7 +103,9 @@ def test_texts_are_arguments_or_lines_of_a_file(run, capsys, monkeypatch, tmp_pa
     rows = [json.loads(line) for line in lines.splitlines()]
     assert [row["text"] for row in rows] == texts
     shown = [line.split() for line in plain.splitlines() if line.startswith(" ")]
-    assert [token for row in rows for token, _ in row["places"][0]] == [line[-1] for line in shown]
+    assert [token for row in rows for token, _ in row["candidates"][0]] == [
+        line[-1] for line in shown
+    ]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     _, of_file, _ = run_cli(capsys, "--model", run, "--top_k", 2, "--input", tmp_path / "texts.txt")
     assert of_file == plain

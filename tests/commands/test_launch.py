@@ -235,7 +235,7 @@ def free_port():
 
 def one_of_two(port, number, **more):
     job = {"BERTJAX_COORDINATOR": f"127.0.0.1:{port}", "BERTJAX_PROCESSES": "2"}
-    return job | {"BERTJAX_PROCESS": str(number), "BERTJAX_SECONDS_TO_JOIN": "5"} | more
+    return job | {"BERTJAX_PROCESS": str(number), "BERTJAX_INITIALIZATION_TIMEOUT": "5"} | more
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_processes_with_different_configs_are_refused(corpus, tmp_path, start_be
     jobs = [
         start_bertjax(
             *words(corpus, tmp_path / "run", **{"optimizer.learning_rate": rate}),
-            env=one_of_two(port, number, BERTJAX_SECONDS_TO_JOIN="60"),
+            env=one_of_two(port, number, BERTJAX_INITIALIZATION_TIMEOUT="60"),
         )
         for number, rate in enumerate((1e-3, 2e-3))
     ]
@@ -259,7 +259,7 @@ def test_processes_with_different_configs_are_refused(corpus, tmp_path, start_be
 @pytest.mark.slow
 def test_processes_that_do_not_join_are_named(corpus, tmp_path, start_bertjax):
     port = free_port()
-    job = {"BERTJAX_PROCESSES": "4", "BERTJAX_SECONDS_TO_JOIN": "4"}
+    job = {"BERTJAX_PROCESSES": "4", "BERTJAX_INITIALIZATION_TIMEOUT": "4"}
     here = [
         start_bertjax(*words(corpus, tmp_path / "run"), env=one_of_two(port, number) | job)
         for number in (0, 2)
@@ -269,7 +269,7 @@ def test_processes_that_do_not_join_are_named(corpus, tmp_path, start_bertjax):
         assert process.returncode == 2
         assert errors == (
             "bertjax pretrain: error: process 1, 3 of 4 did not connect within 4 s; look for its "
-            "error, or raise BERTJAX_SECONDS_TO_JOIN\n"
+            "error, or raise BERTJAX_INITIALIZATION_TIMEOUT\n"
         )
 
 

@@ -92,15 +92,26 @@ addEventListener("load", () => {
   const root = document.documentElement;
   found.fits = root.scrollWidth <= root.clientWidth;
   found.config = all("details pre").at(-1).textContent;
+  found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const style = getComputedStyle(document.body);
+  found.colors = [style.color, style.backgroundColor];
   document.documentElement.replaceChildren(JSON.stringify({...found, errors}));
 });
 </script>
 """
 
 
+def luminance(color):
+    """The relative luminance of `rgb(R, G, B)` (WCAG 2.1)."""
+    shares = [int(number) / 255 for number in re.findall(r"\d+", color)[:3]]
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
 @pytest.mark.slow
-def test_the_page_in_a_browser(run_cli, tmp_path):
-    """Curves, keyboard, sorting, legend, axes; nothing is wider than a phone."""
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_the_page_in_a_browser(run_cli, tmp_path, scheme):
+    """Curves, keyboard, sorting, legend, axes, colors; nothing is wider than a phone."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     browser = next(filter(None, map(shutil.which, names)), None)
     if browser is None:
@@ -117,6 +128,7 @@ def test_the_page_in_a_browser(run_cli, tmp_path):
     page = output.read_text(encoding="utf-8")
     output.write_text(page.replace("<title>", f"{CHECK}<title>", 1), encoding="utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,900"]
+    options.append(f"--blink-settings=preferredColorScheme={int(scheme == 'light')}")
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     done = subprocess.run(
         [browser, *options, profile, "--virtual-time-budget=5000", "--dump-dom", output.as_uri()],
@@ -133,3 +145,8 @@ def test_the_page_in_a_browser(run_cli, tmp_path):
     assert found["order"] == ["descending"]
     assert (found["fewer"], found["axis"], found["fits"]) == (2, "tokens", True)
     assert json.loads(found["config"])["note"] == text
+    assert found["dark"] == (scheme == "dark")
+    text_light, background_light = map(luminance, found["colors"])
+    assert (text_light > background_light) == (scheme == "dark")
+    light, dark = max(text_light, background_light), min(text_light, background_light)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5

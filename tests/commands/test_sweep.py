@@ -184,11 +184,11 @@ def test_a_failed_run_does_not_stop_others_and_is_retried(home):
     assert (run["state"], run["error"]) == ("failed", "bertjax pretrain: error: no such luck")
     assert run["log"] == str(log)
     assert f"- {NAMES[1]} failed: " in (home.workdir / "table.md").read_text()
-    # As when another machine has begun it again.
+    # As when another machine has started it again.
     later = time.time() + 9
     (log.parent / "metrics.jsonl").touch()
     os.utime(log.parent / "metrics.jsonl", (later, later))
-    assert "4 runs: 3 done, 1 begun" in home.status(home.workdir)[1]
+    assert "4 runs: 3 done, 1 incomplete" in home.status(home.workdir)[1]
     home.orders({})
     assert home.sweep()[0] == 0
     assert home.started[4:] == [NAMES[1]]
@@ -224,7 +224,7 @@ def test_a_signal_to_a_sweep_lets_its_runs_save(home, command_environment, numbe
         printed.splitlines()[-1] == "bertjax sweep run: stopped; the same command resumes the runs"
     )
     states = [run["state"] for run in home.results["runs"].values()]
-    assert states == ["done", "begun", "begun", "waiting"]
+    assert states == ["done", "incomplete", "incomplete", "waiting"]
     home.orders({})
     assert home.sweep()[0] == 0
     assert sorted(home.started) == sorted([*NAMES, *NAMES[1:3]])

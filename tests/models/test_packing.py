@@ -1,4 +1,4 @@
-"""Rows of the format packed-documents: every text has the outputs that it has alone."""
+"""Rows of the format packed-documents: texts have the outputs and losses that they have alone."""
 
 import importlib
 
@@ -12,6 +12,7 @@ from bertjax.config import load_config
 from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.errors import UserError
 from bertjax.layers import masking
+from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples
 
 packed_documents = importlib.import_module("bertjax.data.formats.packed-documents")
@@ -30,6 +31,7 @@ MODELS = {
     "neobert": {},
     "mosaicbert": {},
     "crammed_bert": {},
+    "gpt_bert": {},
 }
 
 
@@ -104,6 +106,48 @@ def test_no_masking_policy_masks_special_tokens_or_crosses_texts(batch):
             for end in np.moveaxis(np.asarray(ends)[rows, places], -1, 0):
                 pack_ids = batch["pack_ids"]
                 np.testing.assert_array_equal(pack_ids[rows, end], pack_ids[rows, chosen])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "spanbert:tiny",
+        *(
+            pytest.param(spec, marks=pytest.mark.slow)
+            for spec in ("electra:tiny", "deberta:tiny", "deberta:tiny,mlm", "gpt_bert:tiny")
+        ),
+        pytest.param("xlnet:tiny", marks=pytest.mark.slow),
+    ],
+)
+def test_the_loss_of_an_objective_is_the_sum_of_those_of_the_texts(batch, spec):
+    """The effects of changes in two texts of one row add up."""
+    fields = {"vocab_size": 40, "initializer_range": 0.5, "precision": "float32"}
+    config = load_config(spec, {f"model.{field}": value for field, value in fields.items()})
+    with config.unlocked():
+        for fields in config.objectives.values():
+            fields.update({field: 0.5 for field in ("masked_lm_prob",) if field in fields})
+    objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
+    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    rows = {key: jnp.asarray(values) for key, values in batch.items() if key != "example_id"}
+    rows["example_key"] = jax.random.split(jax.random.key(1), len(rows["input_ids"]))
+    rows["example_weight"] = jnp.ones(len(rows["input_ids"]))
+    variables = pretrainer.init(jax.random.key(0), rows, train=False)
+    is_text = (batch["input_ids"] >= 5) & batch["attention_mask"]
+
+    @jax.jit
+    def losses(input_ids):
+        found, _ = pretrainer.apply(variables, rows | {"input_ids": input_ids}, train=False)
+        return {name: loss for name, (loss, _) in found.items()}
+
+    def with_changes(*packs):
+        changed = is_text & np.isin(batch["pack_ids"], packs)
+        return losses(np.where(changed, 5 + (batch["input_ids"] + 11) % 35, batch["input_ids"]))
+
+    neither, first, second, both = (with_changes(*packs) for packs in ((), (1,), (2,), (1, 2)))
+    for name in objectives:
+        changes = first[name] - neither[name], second[name] - neither[name]
+        assert min(map(abs, changes)) > 1e-2
+        np.testing.assert_allclose(both[name] - neither[name], sum(changes), atol=2e-3)
 
 
 @pytest.mark.parametrize("name", ["elmo", "transformer"])

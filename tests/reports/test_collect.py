@@ -14,7 +14,7 @@ def test_a_pretraining_that_has_stopped(make_run):
     (run,) = collect([str(make_run("bert"))]).runs
     assert (run.kind, run.metric, run.note) == (PRETRAINING, "held_out/mlm/loss", "")
     found = run.progress
-    assert (found.state, found.step, found.steps) == ("begun", 20, 30)
+    assert (found.state, found.step, found.steps) == ("incomplete", 20, 30)
     assert (found.best, found.best_step, found.last) == (3.5, 15, 3.75)
 
 
@@ -27,7 +27,7 @@ def test_a_fine_tuning_has_a_part_for_each_seed(make_finetuning):
 
 def test_a_sweep_lists_runs_that_have_not_started(sweep_folder):
     first, second = collect([str(sweep_folder)]).runs
-    assert (first.progress.state, second.progress.state) == ("begun", "waiting")
+    assert (first.progress.state, second.progress.state) == ("incomplete", "waiting")
     assert second.note == "no metrics yet"
     assert second.config["optimizer.learning_rate"] == 0.5
     assert second.config["model.hidden_size"] == 8

@@ -80,9 +80,12 @@ def test_names_are_the_shortest_ends_that_differ():
     assert page.name_runs(paths) == ["a/x/run", "b/x/run", "other", "third"]
 
 
-def test_facts_of_a_fine_tuning(make_finetuning, tmp_path):
+def test_details_of_a_fine_tuning(make_finetuning, tmp_path):
     (run,) = page.write([str(make_finetuning("rte"))], str(tmp_path / "report.html"))["runs"]
-    assert run["facts"] == ["initialised from runs/bert", "scores of the last epoch of every seed"]
+    assert run["details"] == [
+        "initialised from runs/bert",
+        "scores of the last epoch of every seed",
+    ]
 
 
 def test_an_output_that_cannot_be_written_is_refused_first(make_run, tmp_path):

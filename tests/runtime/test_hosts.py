@@ -38,7 +38,7 @@ def start(command_environment):
 
     def process(number: int, when: str) -> subprocess.Popen:
         own = {"COORDINATOR": address, "PROCESSES": "2", "PROCESS": str(number)}
-        own |= {"SECONDS_TO_MEET": "2"}
+        own |= {"BARRIER_TIMEOUT": "2"}
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, when],
@@ -64,19 +64,19 @@ def test_the_missing_process_is_named(start, late):
     assert output == [
         "met\n",
         f"process {late} of 2 did not reach barrier 'second place' within 2 s of the first one; "
-        "look for its error, or raise BERTJAX_SECONDS_TO_MEET\n",
+        "look for its error, or raise BERTJAX_BARRIER_TIMEOUT\n",
     ]
 
 
 def test_a_single_process_does_not_wait(monkeypatch):
-    monkeypatch.setenv("BERTJAX_SECONDS_TO_MEET", "0.001")
+    monkeypatch.setenv("BERTJAX_BARRIER_TIMEOUT", "0.001")
     distributed.barrier("anywhere")
 
 
 def test_an_invalid_timeout_is_refused(monkeypatch):
-    monkeypatch.setenv("BERTJAX_SECONDS_TO_MEET", "soon")
+    monkeypatch.setenv("BERTJAX_BARRIER_TIMEOUT", "soon")
     monkeypatch.setattr(distributed.jax, "process_count", lambda: 2)
     with pytest.raises(
-        UserError, match="BERTJAX_SECONDS_TO_MEET: got 'soon', expected a positive number"
+        UserError, match="BERTJAX_BARRIER_TIMEOUT: got 'soon', expected a positive number"
     ):
         distributed.barrier("anywhere")

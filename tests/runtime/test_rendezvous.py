@@ -8,9 +8,9 @@ from bertjax.runtime.rendezvous import rendezvous
 
 @pytest.mark.parametrize("seconds", ["soon", "0", "-3", "inf", "nan", ""])
 def test_an_invalid_timeout_is_refused(monkeypatch, seconds):
-    monkeypatch.setenv("BERTJAX_SECONDS_TO_JOIN", seconds)
+    monkeypatch.setenv("BERTJAX_INITIALIZATION_TIMEOUT", seconds)
     with pytest.raises(
-        UserError, match=r"BERTJAX_SECONDS_TO_JOIN: got .*, expected a positive number"
+        UserError, match=r"BERTJAX_INITIALIZATION_TIMEOUT: got .*, expected a positive number"
     ):
         rendezvous("localhost:1", 2, 0)
 

@@ -20,7 +20,7 @@ function commandLines(text) {
 function fillConfigs() {
   for (const [number, run] of data.runs.entries()) {
     const state = make("span", { className: `state ${run.state.replace(" ", "-")}` }, run.state);
-    const body = [make("p", { className: "note" }, [run.kind, run.path, ...run.facts].join(" · "))];
+    const body = [make("p", { className: "note" }, [run.kind, run.path, ...run.details].join(" · "))];
     if (run.note) body.push(make("p", {}, run.note));
     const command = commandText(run);
     body.push(make("h3", {}, "Commands"));

@@ -1,4 +1,4 @@
-"""The table of GLUE tasks against published facts."""
+"""The table of GLUE tasks against published figures."""
 
 import pytest
 
