@@ -14,8 +14,8 @@ both use them, PyTorch by autocast as with `run_mlm.py --bf16`. The time include
 neither imports nor checkpoints. All checkpoints are measured by PyTorch, in float32, on the same
 masked blocks.
 
-Nothing else may run at the same time. Complete runs are not repeated. The result is stored in
---output and plotted.
+Nothing else may run at the same time. Complete runs and measurements are not repeated. The result
+is stored in --output and plotted.
 """
 
 import argparse
@@ -55,7 +55,7 @@ QUARTERS: Mapping[str, Mapping[str, Any]] = {
     "bertjax, quarter, LAMB": {"optimizer.name": "lamb", "optimizer.learning_rate": 1e-2},
 }
 """Names of the short runs, and fields that differ."""
-INITIAL, CURVE = "initial", "curve.json"
+INITIAL, CURVE, LOSS = "initial", "curve.json", "loss.json"
 
 Curve = Sequence[tuple[float, int, str]]
 """Seconds of training, steps, and Hugging Face folder of each checkpoint."""
@@ -196,6 +196,9 @@ def evaluate(arguments: argparse.Namespace, folder: str) -> float:
     import torch
     import transformers
 
+    stored = pathlib.Path(folder) / LOSS
+    if stored.exists():
+        return json.loads(stored.read_text(encoding="utf-8"))
     model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
     blocks, random = _blocks(arguments, "validation")[:NUM_HELD_OUT], np.random.default_rng(1)
     total, count = 0.0, 0
@@ -204,6 +207,7 @@ def evaluate(arguments: argparse.Namespace, folder: str) -> float:
             batch = _masked(arguments, blocks[first : first + BATCH], random)
             num = int((batch["labels"] != NO_LABEL).sum())
             total, count = total + num * model(**batch).loss.item(), count + num
+    io_files.write_atomic(stored, json.dumps(total / count).encode())
     return total / count
 
 
