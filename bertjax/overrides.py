@@ -113,7 +113,7 @@ def apply_overrides(
 
 
 def _one_length(config: ConfigDict, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Leaves one length of a pretraining: steps, also in place of tokens, or epochs.
+    """Keeps one length of a pretraining, and converts tokens to steps.
 
     An override replaces the length that a config file sets.
 

@@ -5,7 +5,7 @@ Initialization  copied, converted and new parameters; converts them for the firs
 
 The encoder is initialised from the other model, and so is every objective that both runs have.
 Arrays may differ in three ways: in the vocabulary (other or more pieces), in the number of
-positions, and in the number of layers. Another way of sharing embeddings with a generator is kept.
+positions, and in the number of layers. The config decides how a generator shares embeddings.
 """
 
 import dataclasses

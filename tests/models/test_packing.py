@@ -124,8 +124,9 @@ def test_the_loss_of_an_objective_is_the_sum_of_those_of_the_texts(batch, spec):
     fields = {"vocab_size": 40, "initializer_range": 0.5, "precision": "float32"}
     config = load_config(spec, {f"model.{field}": value for field, value in fields.items()})
     with config.unlocked():
-        for fields in config.objectives.values():
-            fields.update({field: 0.5 for field in ("masked_lm_prob",) if field in fields})
+        for objective in config.objectives.values():
+            if "masked_lm_prob" in objective:
+                objective.masked_lm_prob = 0.5  # so that both texts have predictions
     objectives = build.objectives(config.objectives, build.tokenizer_fields(config))
     pretrainer = Pretrainer(build.encoder(config.model), objectives)
     rows = {key: jnp.asarray(values) for key, values in batch.items() if key != "example_id"}
