@@ -188,7 +188,7 @@ def mesh() -> ConfigDict:
             "rules": (),
             "shard_optimizer": False,  # shard its state over the data axis: ZeRO, stage 1
             "grad_reduce_in_bf16": False,  # halves the bytes of the all-reduce over the data axis
-            "attention_kernel": "",  # empty: automatic; xla: none; splash (TPU), cudnn (GPU)
+            "attention_kernel": "",  # empty: automatic; xla: none; TPU: splash, pallas; GPU: cudnn
         }
     )
 

@@ -231,16 +231,16 @@ def attend(
       kernel: Kernel that computes it (`layers/attention_kernels.py`).
       train: Whether dropout is applied.
     """
-    rate = dropout.rate if train else 0.0
+    dropout_keys = dropout.sample_keys(train=train)
     fused = attention_kernels.find(
-        query, key, mask, rate, bias=bias is not None, requested=kernel, train=train
+        query, key, mask, dropout_keys, bias=bias is not None, requested=kernel, train=train
     )
     if fused is not None:
         return fused(query, key, value, mask)
 
     def attend_to_all(query, key, value, visible):
         scores_BHLM = scaled_scores(query, key, precision, bias)
-        dropout_mask = dropout.sample_mask(scores_BHLM.shape, train=train)
+        dropout_mask = dropout_keys and dropout_keys.mask(scores_BHLM.shape)
         return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value, precision)
 
     if bias is not None or not local_attention.is_applicable(mask):

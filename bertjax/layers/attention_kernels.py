@@ -1,10 +1,12 @@
 """Fused attention kernels, which never materialise the weights [B H L M] (Dao et al. 2022).
 
-splash  JAX's kernel for TPUs, in Pallas; on CPUs it is interpreted, which is for tests
+splash  JAX's kernel for TPUs, without dropout of the weights (`layers/splash_attention.py`)
+pallas  a kernel for TPUs with dropout of the weights (`layers/dropout_attention.py`)
 cudnn   NVIDIA's kernel for GPUs
 xla     no fused kernel: the matmuls and the softmax of `layers/attention.py`
 
-`choose` selects one from the platform and the properties of an attention.
+`choose` selects one from the platform and the properties of an attention. On CPUs the kernels for
+TPUs are interpreted, which is for tests.
 """
 
 import contextlib
@@ -18,16 +20,26 @@ from typing import Annotated
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
+from bertjax.layers import local_attention
+from bertjax.layers.dropout import DropoutKeys
 from bertjax.layers.masks import Mask
+from bertjax.layers.splash_attention import LANES, splash
 
 LOGGER = logging.getLogger(__name__)
 
-KERNELS = {"splash": "tpu", "cudnn": "gpu"}
+KERNELS = {"splash": "tpu", "pallas": "tpu", "cudnn": "gpu"}
 """The platform of each kernel."""
+
+_DEFAULTS = {"tpu": "splash", "gpu": "cudnn"}
+"""The kernel of each platform that is chosen by default.
+
+pallas is not: it was compiled for TPUs and interpreted, but never run on one, and a fault of a
+default would be a fault of every run on TPUs with dropout.
+"""
 
 XLA = "xla"
 
@@ -42,10 +54,9 @@ tokens, 1.43 times at 512 (`experiments/LOG.md`, 2026-11-26). That of splash is 
 compiled steps (2026-11-23).
 """
 
-_LANES = 128
-"""Width of a TPU's vector registers; block sizes are multiples of it."""
-_LARGEST_BLOCK = 512
 _MAX_WIDTH = 128
+_MAX_KEYS = 2048
+"""Most keys for pallas, whose programs hold all keys of a head."""
 
 Attend = Callable[[Array, Array, Array, Mask], Array]
 
@@ -64,6 +75,8 @@ class AttentionSpec:
       pairs: Whether the mask has an arbitrary matrix of query and key pairs.
       sharded: Whether sequences are sharded over several devices.
       bias: Whether biases are added to the scores, as with ALiBi.
+      local: Whether xla computes local attention in blocks, which have their own dropout masks.
+      counters: Whether dropout's bits can be computed from counters (`DropoutKeys`).
     """
 
     platform: str
@@ -75,6 +88,8 @@ class AttentionSpec:
     pairs: bool = False
     sharded: bool = False
     bias: bool = False
+    local: bool = False
+    counters: bool = True
 
 
 def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
@@ -83,7 +98,8 @@ def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
     Args:
       spec: Properties of the attention.
       requested: "" for the kernel of the platform where it is expected to be faster; a kernel's
-        name to use it wherever it supports the attention; "xla" for none.
+        name to use it wherever it supports the attention, or splash for pallas where there is no
+        dropout, as in evaluation; "xla" for none.
 
     Raises:
       UserError: an unknown kernel, or a kernel of another platform.
@@ -92,7 +108,9 @@ def choose(spec: AttentionSpec, requested: str = "") -> tuple[str, str]:
         return XLA, "requested"
     if requested:
         _check(requested, spec.platform)
-    kernel = requested or {where: name for name, where in KERNELS.items()}.get(spec.platform)
+    kernel = requested or _DEFAULTS.get(spec.platform)
+    if kernel == "pallas" and not spec.dropout:
+        kernel = "splash"
     if kernel is None:
         return XLA, f"there is no kernel for {spec.platform}"
     unsupported = _unsupported(kernel, spec)
@@ -109,7 +127,7 @@ def _check(requested: str, platform: str) -> None:
         raise UserError(
             f"unknown config.mesh.attention_kernel: got {requested!r}; {nearest(requested, known)}"
         )
-    interpreted = requested == "splash" and platform == "cpu"
+    interpreted = KERNELS[requested] == "tpu" and platform == "cpu"
     if KERNELS[requested] != platform and not interpreted:
         raise UserError(
             f"config.mesh.attention_kernel: got {requested!r}, a kernel for {KERNELS[requested]}, "
@@ -119,24 +137,42 @@ def _check(requested: str, platform: str) -> None:
 
 def _unsupported(kernel: str, spec: AttentionSpec) -> str:
     """Returns the reason why a kernel does not support an attention; "" if it does."""
-    if spec.dropout:
-        return f"{kernel} does not support dropout of the weights, got {spec.dropout}"
+    if spec.dropout and kernel != "pallas":
+        hint = "; pallas does, but was never run on a TPU" if kernel == "splash" else ""
+        return f"{kernel} does not support dropout of the weights, got {spec.dropout}{hint}"
     if spec.sharded:
         return f"{kernel} does not support sequences that are sharded over devices"
     if spec.bias:
         return f"{kernel} is not used with biases of the scores"
-    if kernel == "cudnn":
-        if spec.dtype not in ("bfloat16", "float16"):
-            return f"cudnn requires bfloat16 or float16, got {spec.dtype}"
-        if spec.head_width % 8 or spec.head_width > _MAX_WIDTH:
-            return f"cudnn requires a head width of 8, 16, ... {_MAX_WIDTH}, got {spec.head_width}"
-        if spec.queries % 2 or spec.keys % 2:
-            return f"cudnn requires even lengths, got {spec.queries} and {spec.keys}"
-        return ""
+    return _unsupported_on_gpu(spec) if kernel == "cudnn" else _unsupported_on_tpu(kernel, spec)
+
+
+def _unsupported_on_gpu(spec: AttentionSpec) -> str:
+    if spec.dtype not in ("bfloat16", "float16"):
+        return f"cudnn requires bfloat16 or float16, got {spec.dtype}"
+    if spec.head_width % 8 or spec.head_width > _MAX_WIDTH:
+        return f"cudnn requires a head width of 8, 16, ... {_MAX_WIDTH}, got {spec.head_width}"
+    if spec.queries % 2 or spec.keys % 2:
+        return f"cudnn requires even lengths, got {spec.queries} and {spec.keys}"
+    return ""
+
+
+def _unsupported_on_tpu(kernel: str, spec: AttentionSpec) -> str:
     if spec.pairs:
-        return "splash supports padding, packed, causal and local masks, not arbitrary matrices"
-    if spec.queries % _LANES or spec.keys % _LANES:
-        return f"splash requires multiples of {_LANES} tokens, got {spec.queries} and {spec.keys}"
+        return f"{kernel} supports padding, packed, causal and local masks, not arbitrary matrices"
+    if spec.queries % LANES or spec.keys % LANES:
+        return f"{kernel} requires multiples of {LANES} tokens, got {spec.queries} and {spec.keys}"
+    if kernel == "splash":
+        return ""
+    if spec.local:
+        return "pallas is not used with local attention, which xla computes in blocks"
+    if spec.keys > _MAX_KEYS or spec.head_width > _MAX_WIDTH:
+        return (
+            f"pallas requires {_MAX_KEYS} keys or fewer of a width of {_MAX_WIDTH} or less, got "
+            f"{spec.keys} of {spec.head_width}"
+        )
+    if not spec.counters:
+        return "pallas requires keys of threefry2x32, and 2**34 weights of an example or fewer"
     return ""
 
 
@@ -183,7 +219,7 @@ def find(
     query: Float[Array, "B L H K"],
     key: Float[Array, "B M H K"],
     mask: Mask,
-    dropout: float,
+    dropout: DropoutKeys | None,
     *,
     bias: bool = False,
     requested: str = "",
@@ -198,7 +234,7 @@ def find(
       query: Q.
       key: K.
       mask: Which keys a query sees.
-      dropout: Dropout rate of the weights; 0 in evaluation.
+      dropout: Dropout of the weights; None in evaluation.
       bias: Whether biases are added to the scores.
       requested: As in `choose`.
       train: Whether the choice is logged.
@@ -210,16 +246,19 @@ def find(
             return None
         platform = jax.default_backend()
     (length,) = nn.logical_to_mesh_axes(("length",))
+    batch, queries, heads, width = query.shape
     spec = AttentionSpec(
         platform=platform,
-        queries=query.shape[1],
+        queries=queries,
         keys=key.shape[1],
-        head_width=query.shape[-1],
+        head_width=width,
         dtype=query.dtype.name,
-        dropout=dropout,
+        dropout=dropout.rate if dropout else 0.0,
         pairs=mask.pairs is not None,
         sharded=length is not None and _parts(length, mesh) > 1,
         bias=bias,
+        local=local_attention.is_applicable(mask),
+        counters=dropout is None or dropout.has_counters((batch, heads, queries, key.shape[1])),
     )
     kernel, reason = choose(spec, requested)
     if train:
@@ -229,6 +268,10 @@ def find(
         return None
     if kernel == "cudnn":
         return cudnn
+    if kernel == "pallas":
+        from bertjax.layers.dropout_attention import dropout_attention  # imports Pallas
+
+        return functools.partial(dropout_attention, dropout=dropout, interpret=platform == "cpu")
     return functools.partial(splash, interpret=platform == "cpu")
 
 
@@ -247,107 +290,3 @@ def cudnn(
     pairs = mask.array()
     pairs = jnp.broadcast_to(pairs, (*pairs.shape[:2], query.shape[1], key.shape[1]))
     return jax.nn.dot_product_attention(query, key, value, mask=pairs, implementation="cudnn")
-
-
-def splash(
-    query: Float[Array, "B L H K"],
-    key: Float[Array, "B M H K"],
-    value: Float[Array, "B M H K"],
-    mask: Mask,
-    *,
-    interpret: bool = False,
-) -> Float[Array, "B L H K"]:
-    """`attend` without dropout, by Pallas: each device works on its own rows and heads.
-
-    A query that sees no key has an output of zero and no gradient.
-
-    Args:
-      query: Q.
-      key: K.
-      value: V.
-      mask: A mask without `pairs`.
-      interpret: Whether the kernel is interpreted, slowly, on a device that is not a TPU.
-    """
-    attend = functools.partial(
-        _splash_on_a_device, causal=bool(mask.causal), window=mask.window, interpret=interpret
-    )
-    if not jax.sharding.get_abstract_mesh().empty:
-        heads = nn.logical_to_mesh_axes(("batch", None, "heads", None))
-        rows = nn.logical_to_mesh_axes(("batch", None))
-        # XLA cannot partition a Pallas kernel by itself.
-        specs = (heads, heads, heads, rows, rows)
-        attend = jax.shard_map(attend, in_specs=specs, out_specs=heads, check_vma=False)
-    context = attend(query, key, value, *_segments(mask, *query.shape[:2], key.shape[1]))
-    # The kernel's backward pass is wrong by a factor of M for queries that see no key.
-    sees_any = mask.array().any(axis=(1, 3))[:, :, None, None]
-    return jnp.where(sees_any, context, 0)
-
-
-def _segments(
-    mask: Mask, batch: int, queries: int, keys: int
-) -> tuple[Int[Array, "B L"], Int[Array, "B M"]]:
-    """The mask as segment ids: a query sees the keys of its segment; masked keys have 0."""
-    query_segments, key_segments = jnp.ones((2, batch, 1), jnp.int32)
-    if mask.packed_segment_ids is not None:
-        query_segments, key_segments = (
-            jnp.where(mask.packed_segment_ids == 0, -1, mask.packed_segment_ids),
-            mask.packed_segment_ids,
-        )
-    if mask.key_mask is not None:
-        key_segments = jnp.where(mask.key_mask, key_segments, 0)
-    return jnp.broadcast_to(query_segments, (batch, queries)), jnp.broadcast_to(
-        key_segments, (batch, keys)
-    )
-
-
-def _splash_on_a_device(
-    query: Float[Array, "b L h K"],
-    key: Float[Array, "b M h K"],
-    value: Float[Array, "b M h K"],
-    query_segments: Int[Array, "b L"],
-    key_segments: Int[Array, "b M"],
-    *,
-    causal: bool,
-    window: tuple[int, int] | None,
-    interpret: bool,
-) -> Float[Array, "b L h K"]:
-    from jax.experimental.pallas.ops.tpu import splash_attention
-
-    length, heads, width = query.shape[1:]
-    shape = length, key.shape[1]
-    mask = splash_attention.CausalMask(shape) if causal else splash_attention.FullMask(shape)
-    if window is not None:
-        around = (window[1] // 2, window[1] // 2)
-        local = splash_attention.LocalMask(shape, window_size=around, offset=0)
-        mask = mask & local if causal else local
-    kernel = splash_attention.make_splash_mha(
-        splash_attention.MultiHeadMask([mask] * heads),
-        block_sizes=_block_sizes(splash_attention.BlockSizes, *shape),
-        head_shards=1,
-        q_seq_shards=1,
-        interpret=interpret,
-    )
-
-    def attend_example(query, key, value, query_segments, key_segments):
-        return kernel(query, key, value, splash_attention.SegmentIds(query_segments, key_segments))
-
-    scaled = query * jnp.asarray(width**-0.5, query.dtype)
-    heads_first = (jnp.swapaxes(x, 1, 2) for x in (scaled, key, value))
-    return jnp.swapaxes(jax.vmap(attend_example)(*heads_first, query_segments, key_segments), 1, 2)
-
-
-def _block_sizes(kind: type, queries: int, keys: int):
-    """The largest possible blocks, and one fused kernel for the whole backward pass."""
-    query_block, key_block = _block(queries), _block(keys)
-    return kind(
-        block_q=query_block,
-        block_kv=key_block,
-        block_q_dkv=query_block,
-        block_kv_dkv=key_block,
-        use_fused_bwd_kernel=True,
-    )
-
-
-def _block(length: int) -> int:
-    blocks = range(_LANES, _LARGEST_BLOCK + 1, _LANES)
-    return max(block for block in blocks if length % block == 0)

@@ -88,7 +88,9 @@ def _counts(shape: tuple[int, ...]) -> UInt32[Array, "..."]:
 
 
 def threefry2x32(
-    key: UInt32[Array, "2"], first: UInt32[Array, "*shape"], second: UInt32[Array, "*shape"]
+    key: UInt32[Array, "2"] | tuple[UInt32[Array, ""], UInt32[Array, ""]],
+    first: UInt32[Array, "*shape"],
+    second: UInt32[Array, "*shape"],
 ) -> tuple[UInt32[Array, "*shape"], UInt32[Array, "*shape"]]:
     """The block cipher of two words, in 20 rounds (Salmon et al. 2011, section 4.2)."""
     words = key[0], key[1], key[0] ^ key[1] ^ _PARITY
@@ -183,6 +185,58 @@ class DropoutMask(NamedTuple):
     scale: float
 
 
+class DropoutKeys(NamedTuple):
+    """The keys of one dropout, from which its mask is sampled.
+
+    Attributes:
+      keys: Keys of the examples, or one key for the whole array.
+      rate: Share of elements that are zeroed.
+    """
+
+    keys: Key[Array, "*E"]
+    rate: float
+
+    @property
+    def threshold(self) -> int:
+        """Elements whose 16 bits are below are zeroed."""
+        return round(self.rate * _LEVELS)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the other elements."""
+        return _LEVELS / (_LEVELS - self.threshold)
+
+    @jax.named_scope("dropout")
+    def mask(self, shape: tuple[int, ...]) -> DropoutMask:
+        """Samples the mask; the first axis holds one or several rows of each example in turn."""
+        if self.keys.ndim == 0:
+            bits = bits16(self.keys, shape)
+        else:
+            rows = (shape[0] // len(self.keys), *shape[1:])
+            bits = jax.vmap(lambda key: bits16(key, rows))(self.keys).reshape(shape)
+        return DropoutMask(bits >= self.threshold, self.scale)
+
+    def has_counters(self, shape: tuple[int, int, int, int]) -> bool:
+        """Whether the bits of a mask are those of Threefry blocks with consecutive counts."""
+        blocks = math.prod(shape) // _PARTS // self.keys.size
+        is_threefry = str(jax.random.key_impl(self.keys)) == "threefry2x32"
+        return is_threefry and shape[-1] % _PARTS == 0 and blocks <= _MAX_BLOCKS
+
+    def counters(self, shape: tuple[int, int, int, int]) -> UInt32[Array, "B H 3"]:
+        """For each matrix [L M] of a mask: two words of a key, and the count of its first block.
+
+        The following blocks, in row-major order of [L M / 4], have the following counts. The mask
+        must have `has_counters`.
+        """
+        batch, heads, length, width = shape
+        words_EW = jax.random.key_data(self.keys).reshape(-1, 2)
+        rows = batch // len(words_EW)
+        first_RH = _counts((rows, heads)) * np.uint32(length * (width // _PARTS))
+        first_BH = jnp.tile(first_RH, (len(words_EW), 1))
+        words_BHW = jnp.broadcast_to(jnp.repeat(words_EW, rows, axis=0)[:, None], (batch, heads, 2))
+        return jnp.concatenate([words_BHW, first_BH[..., None]], axis=-1)
+
+
 def apply_mask(x: Float[Array, "*shape"], mask: DropoutMask | None) -> Float[Array, "*shape"]:
     """Applies a dropout mask; None keeps all elements."""
     return x if mask is None else _apply_mask(x, *mask)
@@ -211,9 +265,18 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "*shape"], *, train: bool) -> Float[Array, "*shape"]:
         return apply_mask(x, self.sample_mask(x.shape, train=train))
 
-    @nn.compact
     def sample_mask(self, shape: tuple[int, ...], *, train: bool) -> DropoutMask | None:
         """Samples the mask of an array; None keeps all elements.
+
+        Raises:
+          UserError: the rate is out of range.
+        """
+        keys = self.sample_keys(train=train)
+        return None if keys is None else keys.mask(shape)
+
+    @nn.compact
+    def sample_keys(self, *, train: bool) -> DropoutKeys | None:
+        """Returns the keys of a mask, once for each mask; None keeps all elements.
 
         Raises:
           UserError: the rate is out of range.
@@ -223,16 +286,9 @@ class Dropout(nn.Module):
             raise UserError(f"dropout rate: got {self.rate}, expected a number in [0, 1)")
         if not train or threshold == 0:
             return None
-        return DropoutMask(self._bits(shape) >= threshold, _LEVELS / (_LEVELS - threshold))
-
-    def _bits(self, shape: tuple[int, ...]) -> UInt16[Array, "..."]:
         key, example_keys = split_per_example_key(self.make_rng("dropout"))
         if example_keys is None or not self.by_rows:
-            return bits16(key, shape)
+            return DropoutKeys(key, self.rate)
         module = jax.random.bits(key, (), jnp.uint32)
-
-        def sample_rows(key):
-            rows = (shape[0] // len(example_keys), *shape[1:])
-            return bits16(jax.random.fold_in(key, module), rows)
-
-        return jax.vmap(sample_rows)(example_keys).reshape(shape)
+        keys = jax.vmap(jax.random.fold_in, (0, None))(example_keys, module)
+        return DropoutKeys(keys, self.rate)

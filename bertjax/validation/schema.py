@@ -197,7 +197,8 @@ class Mesh:
       rules: Sharding rules, (array axis, mesh axis), before those of `train/sharding.py`.
       shard_optimizer: Shard the optimizer's state over `data` as well (ZeRO, stage 1).
       grad_reduce_in_bf16: All-reduce gradients over `data` in bfloat16: half of the bytes.
-      attention_kernel: "splash" on TPUs, "cudnn" on GPUs, "xla" for neither; "" for the default.
+      attention_kernel: "splash" or "pallas", which has dropout, on TPUs, "cudnn" on GPUs, "xla" for
+        none; "" for the default.
     """
 
     data: Annotated[int, MeshSize()]

@@ -23,11 +23,11 @@ from bertjax.layers.attention_kernels import (
     choose,
     find,
     log_kernel_choice,
-    splash,
 )
 from bertjax.layers.blocks import FeedForward, PreNormBlock
 from bertjax.layers.dense import PRECISIONS
-from bertjax.layers.dropout import Dropout
+from bertjax.layers.dropout import Dropout, DropoutKeys
+from bertjax.layers.splash_attention import block_size, splash
 from bertjax.runtime import host
 
 B, L, H, K = 4, 256, 2, 16
@@ -55,8 +55,16 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
             {"dropout": 0.1},
             "",
             "xla",
-            "splash does not support dropout of the weights, got 0.1",
+            "splash does not support dropout of the weights, got 0.1; pallas does, but was",
         ),
+        (TPU, {"dropout": 0.1, "queries": 128}, "pallas", "pallas", "requested"),
+        (TPU, {}, "pallas", "splash", "requested"),
+        (TPU, {"dropout": 0.1, "keys": 2176}, "pallas", "xla", "pallas requires 2048 keys or"),
+        (TPU, {"dropout": 0.1, "head_width": 160}, "pallas", "xla", "of 128 or less, got 512 of"),
+        (TPU, {"dropout": 0.1, "keys": 500}, "pallas", "xla", "pallas requires multiples of 128"),
+        (TPU, {"dropout": 0.1, "pairs": True}, "pallas", "xla", "pallas supports padding, packed"),
+        (TPU, {"dropout": 0.1, "local": True}, "pallas", "xla", "which xla computes in blocks"),
+        (TPU, {"dropout": 0.1, "counters": False}, "pallas", "xla", "requires keys of threefry"),
         (TPU, {"pairs": True}, "", "xla", "causal and local masks, not arbitrary matrices"),
         (TPU, {"sharded": True}, "", "xla", "sequences that are sharded over devices"),
         (TPU, {"bias": True}, "splash", "xla", "splash is not used with biases of the scores"),
@@ -84,6 +92,7 @@ GPU = AttentionSpec("gpu", 512, 512, 64, "bfloat16")
         (GPU, {"queries": 126}, "", "xla", "cudnn is used for 128 tokens or more"),
         (TPU, {"platform": "cpu"}, "", "xla", "there is no kernel for cpu"),
         (TPU, {"platform": "cpu"}, "splash", "splash", "requested"),
+        (TPU, {"platform": "cpu", "dropout": 0.1}, "pallas", "pallas", "requested"),
     ],
 )
 def test_kernel_selection(case, changes, requested, kernel, reason):
@@ -98,6 +107,7 @@ def test_kernel_selection(case, changes, requested, kernel, reason):
         (TPU, "flash", "attention_kernel: got 'flash'; did you mean 'splash'"),
         (TPU, "cudnn", "got 'cudnn', a kernel for gpu, expected one for tpu, .*; leave it empty"),
         (GPU, "splash", "got 'splash', a kernel for tpu, expected one for gpu"),
+        (GPU, "pallas", "got 'pallas', a kernel for tpu, expected one for gpu"),
     ],
 )
 def test_an_unsupported_kernel_is_one_line(case, requested, output):
@@ -184,7 +194,7 @@ def test_splash_and_its_gradients_equal_the_formula(kind, dtype, atol, arrays, r
 
 def test_splash_over_several_blocks_of_queries_and_keys(random):
     """640 tokens are five blocks of 128; 384 one."""
-    assert [attention_kernels._block(n) for n in (128, 384, 640, 1024)] == [128, 384, 128, 512]
+    assert [block_size(n) for n in (128, 384, 640, 1024)] == [128, 384, 128, 512]
     query, key, value = random(2, 384, 1, 8), random(2, 640, 1, 8), random(2, 640, 1, 8)
     mask = masks.padding(jnp.arange(640) < jnp.array([[601], [0]]))
     got = jax.jit(functools.partial(splash, interpret=True))(query, key, value, mask)
@@ -250,7 +260,8 @@ def described_mesh(platform, **axes):
 
 
 def test_the_choice_follows_from_the_mesh_and_is_logged_once(arrays):
-    def chosen(dropout, requested="", train=True):
+    def chosen(rate, requested="", train=True):
+        dropout = DropoutKeys(jax.random.key(0), rate) if rate else None
         return find(*arrays[:2], MASKS["padding"], dropout, requested=requested, train=train)
 
     lines = []
@@ -267,7 +278,8 @@ def test_the_choice_follows_from_the_mesh_and_is_logged_once(arrays):
     assert lines == [
         "attention: xla: there is no kernel for cpu",
         "attention: splash: requested",
-        "attention of 256 tokens: xla: splash does not support dropout of the weights, got 0.1",
+        "attention of 256 tokens: xla: splash does not support dropout of the weights, got 0.1; "
+        "pallas does, but was never run on a TPU",
     ]
 
 
@@ -291,9 +303,16 @@ def test_a_sharded_sequence_is_detected(arrays):
         jax.sharding.use_abstract_mesh(described_mesh("tpu", data=2, sequence=4)),
         nn.logical_axis_rules([("length", "sequence")]),
     ):
-        found = find(*arrays[:2], MASKS["padding"], 0.0, requested="splash", train=True)
+        found = find(*arrays[:2], MASKS["padding"], None, requested="splash", train=True)
     assert found is None
     assert "splash does not support sequences that are sharded over devices" in lines[0]
+
+
+@pytest.mark.parametrize(("mask", "has_kernel"), [(MASKS["all"], True), (MASKS["window"], False)])
+def test_local_attention_in_blocks_keeps_its_dropout_masks(mask, has_kernel, arrays):
+    dropout = DropoutKeys(jax.random.key(0), 0.1)
+    found = find(*arrays[:2], mask, dropout, requested="pallas", train=False)
+    assert (found is not None) == has_kernel
 
 
 def test_cudnn_accepts_the_selected_cases(monkeypatch, random):

@@ -194,8 +194,12 @@ def test_a_step_is_compiled_for_four_chips(tpu_compiler, capsys, monkeypatch):
     assert content["run_seconds"] == pytest.approx(1e6 * step["seconds"]["step"])
 
 
+@pytest.mark.parametrize(
+    ("kernel", "rate", "reason"),
+    [("splash", 0.0, "no attention weights in memory"), ("pallas", 0.1, "requested")],
+)
 @pytest.mark.slow
-def test_splash_attention_is_compiled_for_tpus(tpu_compiler):
+def test_kernels_are_compiled_for_tpus(kernel, rate, reason, tpu_compiler):
     """Local rows and heads on each of four chips, forward and backward, without communication."""
     mesh = sharding.make_mesh(
         {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}, chips.get_topology("v5e:2x2").devices
@@ -206,13 +210,16 @@ def test_splash_attention_is_compiled_for_tpus(tpu_compiler):
         @nn.compact
         def __call__(self, query, key, value, packed_segment_ids):
             mask = masks.packed(packed_segment_ids) & masks.causal(512)
+            precision, requested = PRECISIONS[query.dtype.name], kernel if rate else ""
             return attend(
-                query, key, value, mask, Dropout(0.0), PRECISIONS[query.dtype.name], train=True
+                *(query, key, value, mask, Dropout(rate), precision), kernel=requested, train=True
             )
 
     def gradients(*arrays):
         def loss(query, key, value):
-            return Attend().apply({}, query, key, value, arrays[3]).astype(jnp.float32).sum()
+            rngs = {"dropout": jax.random.key(0)}
+            output = Attend().apply({}, query, key, value, arrays[3], rngs=rngs)
+            return output.astype(jnp.float32).sum()
 
         return jax.grad(loss, (0, 1, 2))(*arrays[:3])
 
@@ -222,6 +229,6 @@ def test_splash_attention_is_compiled_for_tpus(tpu_compiler):
     with log_kernel_choice(lines.append):
         function = jax.jit(sharding.on_mesh(gradients, mesh, sharding.RULES))
         program = function.lower(heads, heads, heads, packed_segment_ids).compile().as_text()
-    assert lines == ["attention of 512 tokens: splash: no attention weights in memory"]
+    assert lines == [f"attention of 512 tokens: {kernel}: {reason}"]
     assert program.count('custom_call_target="tpu_custom_call"') == 2
-    assert not re.search(r"(bf16|f32)\[[\d,]*512,512\]", program)
+    assert not re.search(r"(bf16|f32|u16)\[[\d,]*512,512\]|u32\[[\d,]*512,128\]", program)

@@ -21,6 +21,7 @@ CHANGES = (
 BERT = ("configs/bert.py:tiny", "data.phases=()")
 GPT = ("configs/gpt2.py:tiny", "data.format=packed-apart", "data.microbatches=1")
 """A padding mask; and a causal mask of packed documents."""
+DROPOUT = (*BERT, "model.attention_probs_dropout_prob=0.5")
 
 
 def losses(file, *changes):
@@ -43,20 +44,21 @@ def losses(file, *changes):
 
 @pytest.fixture(scope="module")
 def by_products():
-    return {model: losses(*model) for model in (BERT, GPT)}
+    return {model: losses(*model) for model in (BERT, GPT, DROPOUT)}
 
 
 @pytest.mark.parametrize(
-    ("model", "changes"),
+    ("model", "kernel", "changes"),
     [
-        (BERT, ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full")),
-        (GPT, ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2")),
+        (BERT, "splash", ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full")),
+        (GPT, "splash", ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2")),
+        (DROPOUT, "pallas", ("mesh.data=2", "mesh.tensor=2", "data.microbatches=2")),
     ],
 )
-def test_training_with_splash_equals_training_without(model, changes, by_products):
+def test_training_with_a_kernel_equals_training_without(model, kernel, changes, by_products):
     lines, expected = [], by_products[model]
     with log_kernel_choice(lines.append):
-        found = losses(*model, "mesh.attention_kernel=splash", *changes)
-    assert lines == ["attention: splash: requested"]
+        found = losses(*model, f"mesh.attention_kernel={kernel}", *changes)
+    assert lines == [f"attention: {kernel}: requested"]
     np.testing.assert_allclose(found, expected, rtol=2e-5)
     assert expected[2] < expected[0]

@@ -170,13 +170,16 @@ def test_the_peak_of_a_cpu_is_measured_and_shared_by_its_devices(monkeypatch):
     assert peak_flops_per_second(jax.devices(), jnp.float32) == 2 * 1536**3 / 0.5
 
 
-def test_a_kernel_does_not_change_the_flops_of_a_step(monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "backend", "dropout"), [("cudnn", "gpu", 0.0), ("pallas", "cpu", 0.1)]
+)
+def test_a_kernel_does_not_change_the_flops_of_a_step(kernel, backend, dropout, monkeypatch):
     changes = {"data.phases": (), "data.batch_size": 8, "data.max_seq_length": 128}
-    changes |= {"model.attention_probs_dropout_prob": 0.0, "model.precision": "bfloat16"}
+    changes |= {"model.attention_probs_dropout_prob": dropout, "model.precision": "bfloat16"}
     config = load_config("configs/bert.py:tiny", changes)
     (phase,) = build.phases(config)
     trainer, rows = dummy.build_trainer(config, phase, build.make_mesh(config, [phase]))
-    encoder = with_kernel(trainer.pretrainer.encoder, "cudnn")
+    encoder = with_kernel(trainer.pretrainer.encoder, kernel)
     fused = dataclasses.replace(trainer, pretrainer=trainer.pretrainer.clone(encoder=encoder))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     assert fused.flops(rows, (8, 128)) == trainer.flops(rows, (8, 128))
