@@ -197,8 +197,7 @@ class Mesh:
       rules: Sharding rules, (array axis, mesh axis), before those of `train/sharding.py`.
       shard_optimizer: Shard the optimizer's state over `data` as well (ZeRO, stage 1).
       grad_reduce_in_bf16: All-reduce gradients over `data` in bfloat16: half of the bytes.
-      attention_kernel: "splash" or "pallas", which has dropout, on TPUs, "cudnn" on GPUs, "xla" for
-        none; "" for the default.
+      attention_kernel: "splash" or "pallas" (TPUs), "cudnn" (GPUs), "xla" (none); "": the default.
     """
 
     data: Annotated[int, MeshSize()]
