@@ -66,7 +66,10 @@ class Budget(Hook):
         return {**batch, SCHEDULE_STEP: self._latest(positions, extent(batch)[0])}
 
     def on_metrics(self, step: int, values: Values) -> None:
-        if self._seconds and values[SCHEDULE_STEP] >= self._num_train_steps:
+        if not self._seconds:
+            return
+        self._run.seconds_left = max(self._seconds - self.spent, 0.0)
+        if values[SCHEDULE_STEP] >= self._num_train_steps:
             # The step after the last one that was dispatched is the same on every host.
             self._run.num_train_steps = min(self._run.num_train_steps, self._run.step + 1)
 

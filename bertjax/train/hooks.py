@@ -7,6 +7,7 @@ JAX's compilation cache, are detected, so that their time is counted separately.
 import contextlib
 import dataclasses
 import faulthandler
+import math
 import sys
 import threading
 import time
@@ -47,6 +48,7 @@ class Run:
       seconds_by_hook: Time in `on_step`, by name of the hook.
       compile_seconds: Time of dispatching steps, including their compilation, where one was needed.
       stall_seconds: Time spent waiting for batches while no step was running.
+      seconds_left: Time of training after which the run ends, at the latest.
     """
 
     hooks: tuple["Hook", ...]
@@ -57,6 +59,7 @@ class Run:
     seconds_by_hook: dict[str, float] = dataclasses.field(default_factory=dict)
     compile_seconds: float = 0.0
     stall_seconds: float = 0.0
+    seconds_left: float = math.inf
 
     def __post_init__(self):
         self.step = self.first_step

@@ -21,10 +21,14 @@ _SECONDS_PER_STEP = "seconds_per_step"
 
 
 class Display(Hook):
-    """Prints progress on standard error, on the first host only."""
+    """Prints progress on standard error, on the first host only.
+
+    With a budget of time, the number of steps of the run is estimated.
+    """
 
     def __init__(self):
         self._live = None
+        self._expected_steps: float = math.inf
 
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
@@ -41,11 +45,13 @@ class Display(Hook):
         if not self._shown:
             return
         is_training = "loss" in values
+        if _SECONDS_PER_STEP in values:
+            self._expected_steps = step + self._run.seconds_left / values[_SECONDS_PER_STEP]
+        total = max(step, math.ceil(min(self._run.num_train_steps, self._expected_steps)))
         text = _describe_training(values) if is_training else _describe_other(values)
         if is_training and self._live is not None:
-            self._live.update(self._live.task_ids[0], figures=text)
+            self._live.update(self._live.task_ids[0], figures=text, total=total)
             return
-        total = self._run.num_train_steps
         remaining = _time_remaining(values, total - step) if is_training else ""
         line = f"step {step:>{len(str(total))}}/{total}  {text}{remaining}"
         if self._live is not None:

@@ -10,9 +10,10 @@ from bertjax.config import load_config
 from bertjax.errors import UserError
 from bertjax.train import schedule, sharding
 from bertjax.train.budget import Budget, _latest
-from bertjax.train.hooks import Hook
+from bertjax.train.hooks import Hook, Run
 from bertjax.train.loop import train
 from bertjax.train.step import _learning_rate
+from bertjax.train.writers import Display
 
 STEPS, SECONDS = 100, 50.0
 MESH = sharding.make_mesh({"data": 2, "fsdp": 2, "tensor": 2, "sequence": 1})
@@ -29,10 +30,14 @@ jax.tree_util.register_pytree_node(
 
 class RecordingHook(Hook):
     def __init__(self, turn):
-        self.rates, self.endings, self._turn = [], [], turn
+        self.rates, self.endings, self.seconds_left, self._turn = [], [], [], turn
+
+    def on_train_begin(self, run, state, restored):
+        self._run = run
 
     def on_metrics(self, step, values):
         self.rates.append(values["learning_rate"])
+        self.seconds_left.append(self._run.seconds_left)
 
     def due(self, step, ending):
         self.endings.append(ending)
@@ -116,6 +121,20 @@ def test_a_resumed_run_keeps_the_time_spent(run):
     assert budget.state_dict() == {"seconds": 20.0}
     _, after, _ = run(SECONDS, first=int(state.step), restored=budget.state_dict())
     np.testing.assert_allclose([*before.rates, *after.rates][:11], np.linspace(1, 0, 11), atol=1e-6)
+    assert before.seconds_left[-1] == 30.0
+    assert after.seconds_left[-1] == 0.0
+
+
+def test_progress_shows_the_steps_and_the_time_that_the_budget_allows(capsys):
+    display, run = Display(), Run((), None, num_train_steps=1_000_000, first_step=0)
+    display.on_train_begin(run, None, {})
+    run.seconds_left = 30.0
+    display.on_record(40, {"loss": 1.0, "seconds_per_step": 0.5})
+    display.on_record(40, {"held_out/loss": 2.0})
+    assert capsys.readouterr().err.splitlines() == [
+        "step  40/100  loss 1.0000  ETA 0:00:30",
+        "step  40/100  held_out/loss 2.0000",
+    ]
 
 
 def test_without_a_budget_the_schedule_follows_the_steps(run):
