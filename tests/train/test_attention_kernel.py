@@ -52,7 +52,7 @@ def by_products():
     [
         (BERT, "splash", ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "model.remat=full")),
         (GPT, "splash", ("mesh.data=4", "mesh.tensor=2", "data.microbatches=2")),
-        (DROPOUT, "pallas", ("mesh.data=2", "mesh.tensor=2", "data.microbatches=2")),
+        (DROPOUT, "pallas", ("mesh.data=2", "mesh.tensor=2", "mesh.fsdp=2", "data.microbatches=2")),
     ],
 )
 def test_training_with_a_kernel_equals_training_without(model, kernel, changes, by_products):
