@@ -7,9 +7,9 @@
 
 All runs start from the same parameters: PyTorch and bertjax for --seconds, and bertjax for a
 quarter of them, with AdamW, with LAMB at 1e-2, and with AdamW and Muon for as many steps of which
-three quarters are on 128 x 32 tokens. They train on batches of 32 x 128 tokens with 15%
-masks sampled anew, clipped gradients, no dropout, and a learning rate that warms up, to 1e-3 with
-AdamW, and decays linearly with the time of training. PyTorch's loop is that of transformers'
+three quarters are on 128 x 32 tokens. They train on batches of 32 x 128 tokens with 15% masks
+sampled anew, clipped gradients, no dropout, and a learning rate that warms up, to 1e-3 with AdamW
+and Muon, and decays linearly with the time of training. PyTorch's loop is that of transformers'
 `run_mlm.py`: `BertForMaskedLM`, and blocks of the concatenated text. On CPUs with bfloat16 matmuls
 both use them, PyTorch by autocast as with `run_mlm.py --bf16`. The time includes compilation, but
 neither imports nor checkpoints. All checkpoints are measured by PyTorch, in float32, on the same
