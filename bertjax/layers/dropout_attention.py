@@ -38,7 +38,7 @@ _MAX_SCORES = 2**18
 _PARTS = 4
 """Elements of a row that share a block of random bits."""
 _BITS = 16
-"""Keys of which a word says whether they were kept; M / 16 is a multiple of 8 rows of registers."""
+"""Keys per word of the bit mask of kept weights; M / 16 is a multiple of 8 rows of registers."""
 _MASKED = float(np.finfo(np.float32).min)
 
 

@@ -48,7 +48,7 @@ def splash(
 
 
 def on_a_mesh(attend: Callable[..., Array], of_heads: int = 0) -> Callable[..., Array]:
-    """Runs a kernel on the rows and heads of each device: XLA cannot partition it by itself.
+    """Runs a kernel on the rows and heads of each device, because XLA does not partition kernels.
 
     Args:
       attend: Function of queries, keys, values, both kinds of segments, and further arrays.
