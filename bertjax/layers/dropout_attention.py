@@ -195,7 +195,7 @@ def _blocks(options: Options, query: Array, key: Array) -> _Blocks:
 
 
 def _call(kernel: Callable, options: Options, query: Array) -> Callable:
-    """`pallas_call` with what both passes share."""
+    """`pallas_call` with the arguments that both passes share."""
     batch, heads, queries, _ = query.shape
     return functools.partial(
         pallas.pallas_call,

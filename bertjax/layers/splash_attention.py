@@ -1,6 +1,7 @@
-"""Splash attention, JAX's kernel for TPUs in Pallas, and what kernels in Pallas share.
+"""Splash attention, JAX's Pallas kernel for TPUs.
 
-These are the shards of a mesh, the form of masks, and sizes of blocks.
+Sharding, segment ids and block sizes are shared with the other Pallas kernel of attention
+(`layers/dropout_attention.py`).
 """
 
 import functools
