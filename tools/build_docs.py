@@ -8,7 +8,7 @@
 - `configs/NAME.md`: a page per file of `configs/`, from its docstring;
 - `api/FOLDER.md`: the modules of a folder, for mkdocstrings;
 - `notebooks/NAME.md`: the cells and stored outputs of `docs/notebooks/NAME.ipynb`;
-- the change log, the experiments and the contributing guide of the repository.
+- the change log, the experiments and the contributing guide of the repository, with their plots.
 
 In the nav of `mkdocs.yml`, an entry `commands/*` stands for all pages of that folder.
 """
@@ -61,11 +61,16 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Adds the generated pages to the site."""
+    """Adds the generated pages, and the plots that copied pages link, to the site."""
     from mkdocs.structure.files import File
 
     for uri, content in generated_pages().items():
         files.append(File.generated(config, uri, content=content))
+    for source in map(pathlib.PurePath, COPIED.values()):
+        text = (ROOT / source).read_text(encoding="utf-8")
+        for plot in sorted(set(re.findall(r"\]\(([\w/]+\.png)\)", text))):
+            path = str(ROOT / source.parent / plot)
+            files.append(File.generated(config, plot, abs_src_path=path))
     return files
 
 
