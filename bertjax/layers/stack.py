@@ -1,6 +1,7 @@
 """A stack of equal blocks, scanned: one compiled block, parameters stacked along a layer axis.
 
 `SharedStack` shares some parts of the parameters between all layers (Lan et al. 2020, section 3.1).
+A repeating group of blocks, each with its own attention, is in `alternating_stack.py`.
 """
 
 from collections.abc import Mapping

@@ -1,14 +1,16 @@
-"""Fixtures of task tests: an encoder with known outputs, a small run to fine-tune, a `Reading`."""
+"""Fixtures of task tests: an encoder with known outputs, a small run, datasets of tables."""
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import catalog
 from bertjax import config as configs
 from bertjax.huggingface import importing
 from bertjax.pretrainer import Encoded
 from bertjax.tasks.dataset import EncodingSpec
+from bertjax.tokenizers import tokenizer as tokenizers
 
 
 class Lookup(nn.Module):
@@ -102,3 +104,20 @@ def encoding_spec():
         return EncodingSpec(**fields | changes)
 
     return make
+
+
+@pytest.fixture
+def read_dataset(tmp_path, encoding_spec):
+    """Reads a folder as a kind of task: `read_dataset("tags", field=value)`."""
+    tokenizer = tokenizers.train(["the name of x a y z"] * 4, vocab_size=40)
+
+    def read(kind, **fields):
+        config = configs.load_config(
+            f"task:{kind},tiny", {f"data.{k}": v for k, v in fields.items()}
+        )
+        spec = encoding_spec(tokenizer, max_seq_length=32, padded_lengths=())
+        return catalog.load("tasks", kind, "dataset").Dataset(
+            str(tmp_path), config.task, config.data, spec
+        )
+
+    return read

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import catalog
-from bertjax import config as configs
 from bertjax.commands import export, finetune, predict
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
@@ -18,25 +16,13 @@ from bertjax.tasks import tables
 from bertjax.tasks.answers import dataset as answers
 from bertjax.tasks.choices import rows as choices
 from bertjax.tasks.tags import rows as tags
-from bertjax.tokenizers import tokenizer as tokenizers
 
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "data_fixtures" / "saved_runs"
-SPANS = [{"start": 0, "end": 6, "label": "PER"}, {"start": 12, "end": 14, "label": "LOC"}]
 
 
 def table(**columns) -> Table:
     size = len(next(iter(columns.values())))
     return Table("t.jsonl", columns, [f"t.jsonl:{row}" for row in range(1, 1 + size)])
-
-
-def test_spans_are_tags_of_words_and_back():
-    """A span that ends inside a word covers the word; punctuation and Han are words."""
-    (row,) = tags.read_spans(table(text=["Anna-Lee in 北京, ok"], spans=[SPANS]), "text", "spans")
-    assert row.sentence.words == ("Anna", "-", "Lee", "in", "北", "京", ",", "ok")
-    assert row.sentence.tags == ("B-PER", "I-PER", "I-PER", "O", "B-LOC", "I-LOC", "O", "O")
-    shown = tags.to_spans(row.text, row.ranges, row.sentence.tags)
-    assert shown[0] == {"start": 0, "end": 8, "label": "PER", "text": "Anna-Lee"}
-    assert shown[1] == {**SPANS[1], "text": "北京"}
 
 
 @pytest.mark.parametrize(
@@ -91,53 +77,6 @@ def test_a_mistake_is_one_line(read, columns, message):
     assert "\n" not in str(caught.value)
 
 
-def test_labels_of_choices_are_texts_indices_letters_or_names():
-    arc = {"text": ["x", "y", "z"], "label": ["1", "2", "3"]}
-    found = choices.read(
-        table(
-            q=["a"] * 5,
-            c=[["x", "y", "z"]] * 4 + [arc],
-            label=["y", 1, "B", "1", "2"],
-        ),
-        ("q",),
-        ("c",),
-        "label",
-    )
-    assert found.answers.tolist() == [1] * 5
-    assert (found.contexts[0], found.questions[0]) == ("a", "_")
-
-
-def test_questions_may_have_fewer_choices_than_others(read_dataset, tmp_path):
-    rows = [
-        {"question": "a", "a": "x", "b": "y", "c": None, "answer": "B"},
-        {"question": "a", "a": "x", "b": "y", "c": "z", "answer": "A"},
-    ]
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    dataset = read_dataset("choices", choices=("a", "b", "c"))
-    assert "(2 to 3 choices)" in dataset.findings[0]
-    assert dataset.task_fields["num_choices"] == 3
-    assert dataset.batches["train"].labels.tolist() == [0, 1, -1, 1, 0, 0]
-    scores = np.array([1, 2, 3, 1, 2, 3], np.float32)
-    assert dataset.score("dev", scores) == {"accuracy": 0.5}
-    dataset.write("dev", scores, tmp_path / "out")
-    written = list(map(json.loads, (tmp_path / "out" / "dev.jsonl").read_text().splitlines()))
-    assert [row["choices"] for row in written] == [["x", "y"], ["x", "y", "z"]]
-    assert [row["answer"] for row in written] == ["y", "z"]
-
-
-def test_answers_are_found_in_their_contexts():
-    squad = {"text": ["b"], "answer_start": [6]}
-    found = answers.read_questions(
-        table(q=["1", "2", "3"], c=["a b a b", "a b a b", "c"], answers=[squad, "b", []]),
-        ("q", "c"),
-        "answers",
-    )
-    assert found.first_answers().tolist() == [[6, 7], [2, 3], [-1, -1]]
-    assert found.context_of.tolist() == [0, 0, 1]
-    assert found.impossible.tolist() == [False, False, True]
-
-
 @pytest.mark.parametrize("has_types", [True, False])
 def test_only_formats_without_types_have_lists_in_texts(has_types):
     """An answer or a choice in brackets is a text; in CSV and TSV, where that is possible."""
@@ -159,28 +98,15 @@ def test_only_formats_without_types_have_lists_in_texts(has_types):
     assert second.sentence.words == ("[1]" if has_types else "1",)
 
 
-@pytest.fixture
-def read_dataset(tmp_path, encoding_spec):
-    """Reads a folder as a kind of task: `read_dataset("tags", field=value)`."""
-    tokenizer = tokenizers.train(["the name of x a y z"] * 4, vocab_size=40)
-
-    def read(kind, **fields):
-        config = configs.load_config(
-            f"task:{kind},tiny", {f"data.{k}": v for k, v in fields.items()}
-        )
-        spec = encoding_spec(tokenizer, max_seq_length=32, padded_lengths=())
-        return catalog.load("tasks", kind, "dataset").Dataset(
-            str(tmp_path), config.task, config.data, spec
-        )
-
-    return read
-
-
 @pytest.mark.parametrize(
     ("kind", "row", "hidden"),
     [
         ("tags", {"words": "the name", "pos_tags": "DET NOUN"}, {}),
-        ("tags", {"text": "the name", "spans": [SPANS[0] | {"end": 3}]}, {"spans": []}),
+        (
+            "tags",
+            {"text": "the name", "spans": [{"start": 0, "end": 3, "label": "PER"}]},
+            {"spans": []},
+        ),
         ("choices", {"question": "a", "options": ["x", "y"], "answer": "y"}, {"answer": "-1"}),
         (
             "answers",
@@ -204,17 +130,6 @@ def test_a_test_split_may_have_no_labels(read_dataset, tmp_path, kind, row, hidd
     written = (tmp_path / "out" / "test.jsonl").read_text().splitlines()
     assert len(written) == 2
     assert "true" not in json.loads(written[0])
-
-
-def test_tags_that_are_classes_have_a_confusion_matrix(read_dataset, tmp_path):
-    row = json.dumps({"words": "the name x", "pos_tags": "DET NOUN NOUN"})
-    for split in ("train", "dev"):
-        (tmp_path / f"{split}.jsonl").write_text(row)
-    dataset = read_dataset("tags")
-    dataset.write("dev", np.zeros((1, 32), np.int64), tmp_path / "out")
-    matrix = (tmp_path / "out" / "dev_confusion.tsv").read_text().splitlines()
-    assert matrix == ["true \\ predicted\tDET\tNOUN", "DET\t1\t0", "NOUN\t2\t0"]
-    assert "2 of 2  NOUN -> DET" in (tmp_path / "out" / "dev_classes.txt").read_text()
 
 
 def test_a_dev_split_keeps_groups_together():

@@ -1,4 +1,4 @@
-"""Optimizers against numpy in float64, over several steps."""
+"""Frozen layers, layer-wise learning rates, and fields of optimizers."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.train import optimizer
-from bertjax.train.optimizers import lamb
+from bertjax.train.checkpoint import trees
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = 3
@@ -27,135 +27,15 @@ SHAPES = {
     "mlm/transform/dense/kernel": (5, 7),
     "mlm/bias": (11,),
 }
-DECAYS = {name: name.endswith(("kernel", "embedding")) for name in SHAPES}
-STACKED = {name: "layers/block" in name for name in SHAPES}
 
 
-def nested(flat):
-    tree = {}
-    for path, value in flat.items():
-        *folders, leaf = path.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[leaf] = jnp.asarray(value, jnp.float32)
-    return tree
-
-
-def flat(tree):
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(x) for p, x in leaves}
+def as_tree(arrays):
+    return trees.nest({name: jnp.asarray(x, jnp.float32) for name, x in arrays.items()})
 
 
 def random_arrays(seed, scale=1.0):
     generator = np.random.default_rng(seed)
     return {name: generator.normal(0, scale, shape) for name, shape in SHAPES.items()}
-
-
-def norm(x, name):
-    """One norm per layer: over all axes except that of layers."""
-    if not STACKED[name]:
-        return np.sqrt((x**2).sum())
-    return np.sqrt((x**2).sum(axis=tuple(range(1, x.ndim)), keepdims=True))
-
-
-def by_hand(kind, params, gradients, *, rate, b1, b2, eps, decay, clip):
-    """Adam with bias correction, decoupled weight decay, and LAMB's trust ratio."""
-    first = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-    second = {name: np.zeros(shape) for name, shape in SHAPES.items()}
-    params = dict(params)
-    for step, gradient in enumerate(gradients, start=1):
-        length = np.sqrt(sum((value**2).sum() for value in gradient.values()))
-        shrink = min(1.0, clip / length) if clip else 1.0
-        for name, value in gradient.items():
-            value = shrink * value
-            first[name] = b1 * first[name] + (1 - b1) * value
-            second[name] = b2 * second[name] + (1 - b2) * value**2
-            update = first[name] / (1 - b1**step)
-            update = update / (np.sqrt(second[name] / (1 - b2**step)) + eps)
-            if DECAYS[name]:
-                update = update + decay * params[name]
-                if kind == "lamb":
-                    update = update * norm(params[name], name) / norm(update, name)
-            params[name] = params[name] - rate * update
-    return params
-
-
-@pytest.mark.parametrize("kind", ["adamw", "lamb"])
-@pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_several_steps_equal_the_formula(kind, clip):
-    fields = {"b1": 0.8, "b2": 0.95, "eps": 1e-3, "decay": 0.3}
-    start, gradients = random_arrays(0), [random_arrays(seed, 10.0**-seed) for seed in range(1, 6)]
-    transform = optimizer.make(
-        kind,
-        weight_decay=fields["decay"],
-        adam_b1=fields["b1"],
-        adam_b2=fields["b2"],
-        adam_eps=fields["eps"],
-        max_grad_norm=clip,
-    )
-    params = nested(start)
-    state = transform.init(params)
-
-    @jax.jit
-    def step(params, state, gradient):
-        updates, state = transform.update(gradient, state, params)
-        return jax.tree.map(lambda param, update: param - 0.05 * update, params, updates), state
-
-    for gradient in gradients:
-        params, state = step(params, state, nested(gradient))
-    expected = by_hand(kind, start, gradients, rate=0.05, clip=clip, **fields)
-    for name, value in flat(params).items():
-        np.testing.assert_allclose(value, expected[name], rtol=2e-4, atol=2e-5, err_msg=name)
-
-
-def test_the_defaults_are_those_of_bert():
-    """Weight decay 0.01, betas 0.9 and 0.999, epsilon 1e-6, gradients clipped at 1."""
-    named = optimizer.make("adamw")
-    printed = optimizer.make(
-        "adamw", weight_decay=0.01, adam_b1=0.9, adam_b2=0.999, adam_eps=1e-6, max_grad_norm=1.0
-    )
-    params, gradient = nested(random_arrays(0)), nested(random_arrays(1))
-    got, expected = (
-        jax.jit(transform.update)(gradient, transform.init(params), params)[0]
-        for transform in (named, printed)
-    )
-    jax.tree.map(np.testing.assert_array_equal, got, expected)
-
-
-def test_a_scanned_stack_is_like_separate_layers():
-    """LAMB's trust ratio of a layer does not depend on stacking."""
-    generator = np.random.default_rng(0)
-    scales = np.array([0.1, 1.0, 30.0])[:, None, None]
-    stacked = jnp.asarray(scales * generator.normal(size=(LAYERS, 5, 7)), jnp.float32)
-    update = jnp.asarray(generator.normal(size=(LAYERS, 5, 7)), jnp.float32)
-    ratio = lamb.scale_by_trust_ratio()
-
-    def scaled(update, params):
-        return flat(ratio.update(update, ratio.init(params), params)[0])
-
-    together = scaled(
-        {"layers": {"block": {"kernel": update}}}, {"layers": {"block": {"kernel": stacked}}}
-    )["layers/block/kernel"]
-    # Groups of layers have two leading axes: here three groups of one block.
-    groups = scaled(
-        {"layers": {"group": {"kernel": update[:, None]}}},
-        {"layers": {"group": {"kernel": stacked[:, None]}}},
-    )["layers/group/kernel"]
-    np.testing.assert_array_equal(groups[:, 0], together)
-    for index in range(LAYERS):
-        alone = scaled({"kernel": update[index]}, {"kernel": stacked[index]})["kernel"]
-        np.testing.assert_allclose(together[index], alone, rtol=1e-6)
-        assert np.linalg.norm(alone) == pytest.approx(np.linalg.norm(stacked[index]), rel=1e-5)
-
-
-def test_the_trust_ratio_of_a_zero_norm_is_one():
-    ratio = lamb.scale_by_trust_ratio()
-    update = {"kernel": jnp.array([[3.0, 4.0]]), "other": jnp.zeros((2, 2))}
-    params = {"kernel": jnp.zeros((1, 2)), "other": jnp.ones((2, 2))}
-    got, _ = ratio.update(update, ratio.init(params), params)
-    np.testing.assert_array_equal(got["kernel"], [[3.0, 4.0]])
-    np.testing.assert_array_equal(got["other"], np.zeros((2, 2)))
 
 
 def test_an_unknown_optimizer():
@@ -170,20 +50,20 @@ def test_parameters_with_zero_gradient_do_not_change(kind):
     start, gradient = random_arrays(0), random_arrays(1)
     frozen_parts = "mlm/transform/dense/kernel"
     gradient[frozen_parts] = np.zeros(SHAPES[frozen_parts])
-    params = nested(start)
+    params = as_tree(start)
     transform = optimizer.make(kind, weight_decay=0.3)
     state = transform.init(params)
     for _ in range(3):
-        updates, state = transform.update(nested(gradient), state, params)
+        updates, state = transform.update(as_tree(gradient), state, params)
         params = optax.apply_updates(params, jax.tree.map(lambda x: -0.1 * x, updates))
-    after = flat(params)
+    after = trees.flatten_names(params)
     np.testing.assert_array_equal(after.pop(frozen_parts), np.float32(start[frozen_parts]))
     assert all(np.all(value != start[name]) for name, value in after.items())
 
 
 def test_lower_layers_have_smaller_learning_rates():
     """Clark et al. 2020: 0.8 to the power of the number of layers above the parameters."""
-    params = nested(random_arrays(0))
+    params = as_tree(random_arrays(0))
     params["encoder"]["pooler"] = {"dense": {"kernel": jnp.ones((5, 5))}}
     params["encoder"]["layers"]["depth_weights"] = jnp.ones(2 + 3 + 4 + 5 + 6 + 7)
     gradients = jax.tree.map(jnp.ones_like, params)
@@ -191,7 +71,9 @@ def test_lower_layers_have_smaller_learning_rates():
         optimizer.make("adamw", weight_decay=0.1, **more)
         for more in ({}, {"layerwise_decay": 0.8, "num_layers": LAYERS})
     )
-    expected, got = (flat(o.update(gradients, o.init(params), params)[0]) for o in (plain, deep))
+    expected, got = (
+        trees.flatten_names(o.update(gradients, o.init(params), params)[0]) for o in (plain, deep)
+    )
     for name, update in expected.items():
         factor = 1.0
         if name.endswith("depth_weights"):  # two sums before each layer
@@ -206,14 +88,16 @@ def test_lower_layers_have_smaller_learning_rates():
 @pytest.mark.parametrize("has_first_layer", [False, True])
 def test_frozen_layers_stay_as_they_are(has_first_layer):
     """Weight decay included; with a layer below the stack, that is the first one."""
-    params = nested(random_arrays(0))
+    params = as_tree(random_arrays(0))
     params["encoder"] |= {"pooler": {"kernel": jnp.ones(5)}, "norm": {"scale": jnp.ones(5)}}
     if has_first_layer:
         params["encoder"]["first_layer"] = {"kernel": jnp.ones((5, 5))}
     number = LAYERS + has_first_layer
     trained = optimizer.make("adamw", weight_decay=0.1, frozen_layers=2, num_layers=number)
     gradients = jax.tree.map(jnp.ones_like, params)
-    for name, update in flat(trained.update(gradients, trained.init(params), params)[0]).items():
+    for name, update in trees.flatten_names(
+        trained.update(gradients, trained.init(params), params)[0]
+    ).items():
         changed = np.any(np.asarray(update).reshape(len(update), -1) != 0, axis=1)
         if name.startswith("encoder/layers"):
             np.testing.assert_array_equal(changed, np.arange(LAYERS) >= 2 - has_first_layer)
@@ -234,7 +118,7 @@ def test_frozen_layers_stay_as_they_are(has_first_layer):
 def test_an_impossible_layerwise_decay_is_one_line(decay, layers, message):
     with pytest.raises(UserError, match=message):
         optimizer.make("adamw", layerwise_decay=decay, num_layers=layers).init(
-            nested(random_arrays(0))
+            as_tree(random_arrays(0))
         )
 
 

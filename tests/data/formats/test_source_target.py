@@ -1,6 +1,4 @@
-"""The source-target format: pairs from files to batches."""
-
-import json
+"""The source-target format: pairs of a corpus as batches."""
 
 import numpy as np
 import pytest
@@ -76,31 +74,6 @@ def test_an_epoch_has_every_pair_once_in_its_own_order(corpus, tokenizer):
     for order in orders:
         np.testing.assert_array_equal(np.sort(order), places)
     assert (orders[0] != orders[1]).any()
-
-
-def test_json_lines_give_the_same_pairs(tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    rows = [dict(zip(("source", "target"), pair, strict=True)) for pair in PAIRS]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert list(documents.read_pairs(str(path))) == PAIRS
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "message"),
-    [
-        ("a.tsv", "only a source", r"a\.tsv:2: got 1 field\(s\), expected 2"),
-        ("a.tsv", "a\tb\tc", r"a\.tsv:2: got 3 field\(s\), expected 2"),
-        ("a.tsv", "a\t ", r"a\.tsv:2: got an empty source or target"),
-        ("a.jsonl", '{"source": "a"}', r'a\.jsonl:2: got .*, expected {"source": "\.\.\."'),
-        ("a.jsonl", '{"source": "a", "target": 3}', r"a\.jsonl:2: got .*, expected"),
-    ],
-)
-def test_a_line_without_a_pair_is_refused_with_its_number(name, line, message, tmp_path):
-    path = tmp_path / name
-    good = "a\tb" if name.endswith("tsv") else '{"source": "a", "target": "b"}'
-    path.write_text(f"{good}\n{line}\n")
-    with pytest.raises(UserError, match=message):
-        list(documents.read_pairs(str(path)))
 
 
 def test_a_corpus_of_documents_is_refused(corpus, tokenizer, tmp_path):

@@ -16,7 +16,7 @@ from bertjax.huggingface.model import HFModel
 from bertjax.pretrainer import Pretrainer
 from bertjax.train.checkpoint.trees import nest
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "golden"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "golden"
 V, D = 13, 6
 SIZES = {"num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 10}
 BERT = {"vocab_size": V, "hidden_size": D, "max_position_embeddings": 9, **SIZES}
