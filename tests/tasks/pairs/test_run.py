@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import types
 
 import jax
@@ -238,6 +239,26 @@ def test_negatives_are_those_of_all_processes(init, table, tmp_path, run_bertjax
     np.testing.assert_allclose(found_metrics, metrics, rtol=1e-5)
     for one, other in zip(params, found_params, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_with_different_data_are_refused(init, table, tmp_path, run_bertjax, root):
+    """Each would take its rows from a batch of its own."""
+    rows = table.read_text().splitlines(keepends=True)
+    for number in (0, 1):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "rows.jsonl").write_text("".join(rows[number:]))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if number := os.environ.get('BERTJAX_PROCESS'):\n"
+        f"    os.chdir(os.path.join({str(tmp_path)!r}, number))\n"
+    )
+    launch = ("launch", "local", "--processes", 2, "--devices", 1, "--", "finetune")
+    words = ("--config", "pairs:tiny", "--init", init, "--data", "rows.jsonl", "--workdir")
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])}
+    done = run_bertjax(*launch, *words, tmp_path / "run", env=path)
+    assert done.returncode == 2
+    assert "the model or data of process 1 differs from that of process 0" in done.stderr
 
 
 def test_microbatches_exclude_further_objectives():
