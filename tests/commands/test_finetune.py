@@ -394,21 +394,3 @@ def test_user_errors_are_one_line_with_status_2(run_bertjax, data, pretrained, t
     assert output.stderr.startswith("bertjax finetune: error: got random without a run")
     assert output.stderr.count("\n") == 1
     assert not (tmp_path / "w").exists()
-
-
-@pytest.mark.parametrize(
-    ("recipe", "printed"),
-    [
-        ("pairs:tiny", "embed --model {} --input TEXTS --truncate --output vectors.npy"),
-        ("cross_encoder:tiny", "evaluate retrieval --model bm25 --reranker {} --data BEIR_FOLDER"),
-        ("colbert:tiny", "evaluate retrieval --model {} --data BEIR_FOLDER"),
-        ("glue:rte+mrpc,tiny", "predict --model {} --task rte --input TEXTS"),
-    ],
-)
-def test_the_next_command_is_one_that_uses_the_model(tmp_path, recipe, printed):
-    seed = tmp_path / "seed_3"
-    (seed / "checkpoints").mkdir(parents=True)
-    arguments = finetune.parser().parse_args(["--config", recipe, "--workdir", str(tmp_path)])
-    results = [{"seed": 3, "scores": {"dev/score": 1.0}}]
-    message = finetune._result_message(configs.load_config(recipe, []), arguments, [], results)
-    assert message.splitlines()[-1] == f"next     bertjax {printed.format(seed)}"
