@@ -52,7 +52,7 @@ slower, and gives the results of PyTorch.
 --output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
 Until it is written, the embeddings are in .FILE.unfinished next to it, and the same
 command resumes after an interruption; with other options it is an error until this
-folder is removed. Token vectors of colbert are not stored.
+folder is removed. Token vectors of colbert and scores of --reranker are not stored.
 """
 
 

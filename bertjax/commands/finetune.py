@@ -128,7 +128,7 @@ def parser() -> _flags.Parser:
     add(
         "--text",
         metavar="COLUMN",
-        help="text column, for --config task, pairs or cross_encoder (default: detected)",
+        help="text column, for --config task, pairs, cross_encoder or colbert (default: detected)",
     )
     add(
         "--text_pair",
@@ -162,6 +162,14 @@ def _command(argv: list[str]) -> str:
     return shlex.join(["bertjax", "finetune", *argv])
 
 
+_USES = {
+    "pairs": "embed --model {} --input TEXTS --truncate --output vectors.npy",
+    "cross_encoder": "evaluate retrieval --model bm25 --reranker {} --data BEIR_FOLDER",
+    "colbert": "evaluate retrieval --model {} --data BEIR_FOLDER",
+}
+"""The command for the model of a task, where it is not `predict`."""
+
+
 def _result_message(
     recipe, arguments: "argparse.Namespace", argv: list[str], results: list[dict[str, Any]]
 ) -> str:
@@ -179,8 +187,10 @@ def _result_message(
         results_line += f"\nclasses  {workdir}/predictions/dev_classes.txt"
     if storage.to_path(f"{seed}/checkpoints").exists():
         task = recipe.task.dataset.partition(BETWEEN)[0] if multitask.is_multitask(recipe) else ""
-        predict = ["bertjax", "predict", "--model", seed, *(["--task", task] if task else [])]
-        return f"{results_line}\nnext     {shlex.join(predict)} --input TEXTS"
+        use = _USES.get(
+            recipe.task.name, f"predict --model {{}}{task and ' --task ' + task} --input TEXTS"
+        )
+        return f"{results_line}\nnext     bertjax {use.format(shlex.quote(seed))}"
     kept = f"{workdir}_kept"
     replaced = {arguments.workdir: kept, f"--workdir={arguments.workdir}": f"--workdir={kept}"}
     words = [replaced.get(word, word) for word in argv]

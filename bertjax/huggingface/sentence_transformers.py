@@ -262,8 +262,9 @@ def find_prompt(settings: EmbeddingSettings, prompt: str | None, name: str) -> s
     known = {QUERY: "", DOCUMENT: "", **settings.prompts} if settings.prompts else {}
     if name not in known:
         raise UserError(
-            f"prompt_name: got {name!r}, expected a prompt of the model: "
-            f"{', '.join(known) or 'it has none'}; or pass the text with --prompt"
+            f"prompt_name: got {name!r}, expected "
+            f"{'one of ' + ', '.join(known) if known else 'none, as the model has no prompts'}; "
+            "leave it out, or pass the text with --prompt"
         )
     return known[name]
 

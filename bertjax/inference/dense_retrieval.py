@@ -99,18 +99,21 @@ def _find(path: pathlib.Path) -> str:
     )
 
 
-def _column(table: Table, name: str) -> list[Any]:
-    if name not in table.columns:
-        raise UserError(
-            f"{table.path} has no column {name!r}: got {', '.join(table.columns)}; rename one"
-        )
-    return table.columns[name]
+def _columns(table: Table, *names: str) -> list[list[Any]]:
+    for name in names:
+        if name not in table.columns:
+            place = " in the first line, separated by tabs" if ".tsv" in table.path else ""
+            raise UserError(
+                f"{table.path} has no column {name!r}: got {', '.join(table.columns)}, expected "
+                f"{', '.join(names)}{place}; rename one"
+            )
+    return [table.columns[name] for name in names]
 
 
 def _read_texts(path: str, fields: tuple[str, ...], *, allow_empty: bool) -> dict[str, str]:
     """Reads the texts of documents or queries by id; only the column of the last is required."""
     table = files.read_tables([path])
-    ids, last = _column(table, "_id"), _column(table, fields[-1])
+    ids, last = _columns(table, "_id", fields[-1])
     empty = [""] * len(ids)
     columns = [*(table.columns.get(name, empty) for name in fields[:-1]), last]
     texts: dict[str, str] = {}
@@ -146,7 +149,7 @@ def _read_judgements(
     columns = ("query-id", "corpus-id", "score")
     judgements: dict[str, dict[str, int]] = {}
     for location, query, document, gain in zip(
-        table.locations, *(_column(table, name) for name in columns), strict=True
+        table.locations, *_columns(table, *columns), strict=True
     ):
         if query not in queries:
             raise UserError(

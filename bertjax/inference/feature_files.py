@@ -194,7 +194,7 @@ class TextReader:
         """
         if self.max_text_tokens < 1:
             raise UserError(
-                f"max_seq_length: got {self.max_seq_length}, expected at least one token more than "
+                f"max_length: got {self.max_seq_length}, expected at least one token more than "
                 "the special tokens"
             )
         character_table = None

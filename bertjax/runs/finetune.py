@@ -65,7 +65,9 @@ def finetune(
     folder = bucket_sync.local_folder(workdir, with_checkpoints=True)
     prepare = multitask.prepare if multitask.is_multitask(recipe) else finetune_job.prepare
     job = prepare(recipe, init=init, data=data, workdir=folder)
-    distributed.barrier("prepared data")
+    # The config has fingerprints of both; hosts may read copies of their own.
+    inputs = {"model or data": configs.fingerprint(job.config)}
+    distributed.check_identical("prepared data", **inputs)
     log(finetune_job.description(job, num_seeds))
     properties = _run_properties(job, init)
     finished = []

@@ -120,7 +120,7 @@ def pretrain(
     with session.lock_workdir(folder, json.loads(configs.to_json(config))):
         with progress() as show:
             job = pretrain_job.prepare(config, workdir, log, show)
-        distributed.barrier("prepared data")
+        distributed.check_identical("prepared data", **job.provenance)
         log(pretrain_job.description(job))
         if summary := read_complete_summary(job):
             return PretrainingResult(workdir, summary, 0)

@@ -93,18 +93,19 @@ def barrier(where: str) -> None:
         ) from None
 
 
-def check_identical(**values: str) -> None:
+def check_identical(where: str = "start", **values: str) -> None:
     """Check that values, and the versions of bertjax and jax, are equal in all processes.
 
     Args:
+      where: Name of the barrier at which they are compared.
       **values: The values by name; the names are for the error message.
 
     Raises:
-      UserError: A value differs (raised in every process), or a process did not start in time.
+      UserError: A value differs (raised in every process), or a process was not there in time.
     """
     if jax.process_count() == 1:
         return
-    barrier("start")
+    barrier(where)
     from jax.experimental import multihost_utils
 
     versions = {"version of bertjax": bertjax.__version__, "version of jax": jax.__version__}
@@ -116,5 +117,5 @@ def check_identical(**values: str) -> None:
         if others:
             raise UserError(
                 f"the {name} of process {', '.join(others)} differs from that of process 0; start "
-                "all processes with the same command, config and versions"
+                "all processes with the same command, config, files and versions"
             )

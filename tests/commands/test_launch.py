@@ -256,6 +256,30 @@ def test_processes_with_different_configs_are_refused(corpus, tmp_path, start_be
     assert not (tmp_path / "run").exists()
 
 
+IN_OWN_FOLDER = """\
+import os, pathlib
+
+if number := os.environ.get("BERTJAX_PROCESS"):
+    os.chdir(pathlib.Path(__file__).with_name(number))
+"""
+
+
+@pytest.mark.slow
+def test_processes_with_different_corpora_are_refused(corpus, tmp_path, run_bertjax, root):
+    (tmp_path / "1").mkdir()
+    shutil.copytree(corpus, tmp_path / "0" / "corpus")
+    own = ["--input", corpus.parent / "topics.txt", "--tokenizer", corpus.parent / "vocab"]
+    made = run_bertjax("prepare", *own, "--output", tmp_path / "1" / "corpus")
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "sitecustomize.py").write_text(IN_OWN_FOLDER)
+    changed = words("corpus", tmp_path / "run")
+    changed[changed.index("configs/quickstart.py")] = "quickstart"
+    path = os.pathsep.join([str(tmp_path), str(root)])
+    done = run_bertjax(*launch_words(2, 1, *changed), env={"PYTHONPATH": path})
+    assert done.returncode == 2
+    assert "the corpus of process 1 differs from that of process 0" in done.stderr
+
+
 @pytest.mark.slow
 def test_processes_that_do_not_join_are_named(corpus, tmp_path, start_bertjax):
     port = free_port()

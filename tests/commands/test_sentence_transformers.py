@@ -150,7 +150,7 @@ def test_prompts_of_a_folder_are_put_before_texts(exported, tmp_path):
 @pytest.mark.parametrize(
     ("options", "printed"),
     [
-        (["--prompt_name", "query"], "got 'query', expected a prompt of the model: it has none"),
+        (["--prompt_name", "query"], "got 'query', expected none, as the model has no prompts"),
         (["--prompt_name", "query", "--prompt", "q "], "got 'query' and the prompt 'q '; leave"),
         (["--pooling", "none", "--prompt", "q "], "got 'q ' with a vector for each token"),
     ],

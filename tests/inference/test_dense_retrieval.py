@@ -223,7 +223,10 @@ def test_options_without_effect_are_refused(tmp_path, words, message):
             {"queries": [{"_id": "q", "text": " "}]},
             r"queries\.jsonl:1: text: got ' ', expected one t",
         ),
-        ({"queries": [{"id": "q0", "text": "a"}]}, "has no column '_id': got id, text"),
+        (
+            {"queries": [{"id": "q0", "text": "a"}]},
+            "has no column '_id': got id, text, expected _id",
+        ),
         ({"queries": [{"_id": None, "text": "a"}]}, ":1: _id: got None, expected an id"),
         ({"documents": [{"_id": "d1", "body": "a"}]}, "has no column 'text': got _id, body"),
         ({"documents": [{"_id": "d1", "text": 1}]}, ":1: got .*1.*, expected strings for title"),
@@ -232,6 +235,14 @@ def test_options_without_effect_are_refused(tmp_path, words, message):
 def test_malformed_collections(tmp_path, changed, message):
     with pytest.raises(UserError, match=message):
         dense_retrieval.read(str(write(tmp_path / "beir", **changed)))
+
+
+def test_judgements_without_a_header_are_refused(tmp_path):
+    folder = write(tmp_path / "beir")
+    (folder / "qrels" / "test.tsv").write_text("q0\t0\td1\t1\n" * 2)
+    expected = "got q0, 0, d1, 1, expected query-id, corpus-id, score in the first line"
+    with pytest.raises(UserError, match=expected):
+        dense_retrieval.read(str(folder))
 
 
 def test_missing_files_are_named_with_those_present(tmp_path):

@@ -12,11 +12,11 @@ from bertjax.tasks.sequences import Pairs
 NUM_EXAMPLES = 103
 
 
-def some_pairs():
+def some_pairs(count=NUM_EXAMPLES):
     """Sequences of 3 to 40 tokens; every token of example i is 100 + i."""
-    lengths = np.random.default_rng(0).integers(3, 41, NUM_EXAMPLES)
+    lengths = np.random.default_rng(0).integers(3, 41, count)
     return Pairs(
-        tokens=np.repeat(np.arange(NUM_EXAMPLES, dtype=np.int32) + 100, lengths),
+        tokens=np.repeat(np.arange(count, dtype=np.int32) + 100, lengths),
         starts=np.cumsum(lengths) - lengths,
         lengths=lengths,
         first_lengths=lengths // 2,
@@ -68,12 +68,15 @@ def test_rows_have_their_example_and_minimal_padding():
         assert (batch["input_ids"] == ids).all()
 
 
-def test_seeking_equals_iterating():
-    whole = steps(make(), 40)
+@pytest.mark.parametrize("group_size", [1, 4])
+def test_seeking_equals_iterating(group_size):
+    size = -(-NUM_EXAMPLES // group_size) * group_size
+    batches = make(pairs=some_pairs(size), labels=np.arange(size), group_size=group_size)
+    whole = steps(batches, 40)
     assert [step for step, _ in whole] == list(range(40))
     for start in (0, 1, 12, 13, 14, 27, 39):
         for (step, batch), (expected_step, expected) in zip(
-            steps(make(), 40 - start, start), whole[start:], strict=True
+            steps(batches, 40 - start, start), whole[start:], strict=True
         ):
             assert step == expected_step
             assert equal(batch, expected)

@@ -131,8 +131,8 @@ def _check(examples: PairExamples, where: str, *, is_test: bool) -> None:
     if examples.scores is None and len(examples.texts) < 3 and not is_test:
         raise UserError(
             f"{where}: got the columns {', '.join(examples.columns)}, expected hard negatives "
-            "(negative, or negative_1, negative_2 ...) or scores of the pairs, as a cross-encoder "
-            "has no negatives in the batch; add a column, or choose it with "
+            "(negative, negative_1, negative_2 ..., or lists negatives) or scores of the pairs, as "
+            "a cross-encoder has no negatives in the batch; add a column, or choose it with "
             "--config.data.negative=COLUMN or --label COLUMN"
         )
 

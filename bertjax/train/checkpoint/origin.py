@@ -64,9 +64,7 @@ def resolve(name: str) -> PretrainedSource:
     folder = storage.to_path(path)
     run = folder.parent if folder.name.startswith("seed_") else folder
     if not (run / "config.json").is_file():
-        raise UserError(
-            f"{run} is not a run: it has no config.json; pass the --workdir of a pretraining run"
-        )
+        raise UserError(f"{run} is not a run: it has no config.json; pass the --workdir of a run")
     config = catalog.rename_fields(read_json(run / "config.json"))
     refuse_released(run, config)
     if "model" not in config:

@@ -14,9 +14,10 @@ from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.huggingface import exporting, run_cache
 from bertjax.inference import dense_retrieval, evaluation, reranking
-from bertjax.runs import finetune
+from bertjax.runs import finetune, finetune_job
 from bertjax.tasks.cross_encoder.head import Task
 from bertjax.tokenizers import tokenizer as tokenizers
+from bertjax.train import sharding
 from bertjax.train.accumulation import split_microbatches
 
 WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
@@ -146,6 +147,42 @@ def test_losses_by_hand(lookup, token_batch, loss_type):
     _, (loss, weight, _) = run(batch | {"example_weight": jnp.asarray(weights)})
     half = len(expected) // 2
     assert (float(loss), float(weight)) == (pytest.approx(expected[:half].sum(), rel=1e-5), half)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_type", ["bce", "softmax"])
+def test_microbatches_limit_memory_and_change_no_gradient(run, loss_type):
+    """Invariant 4, down to one list. Adam almost without normalisation, and no warmup."""
+    changes = {
+        "task.loss_type": loss_type,
+        "data.max_seq_length": "12",
+        "data.padded_lengths": "()",
+        "model.precision": "float32",
+        "model.hidden_dropout_prob": "0.1",
+        "optimizer.adam_eps": "0.9",
+        "optimizer.learning_rate": "0.9",
+        "optimizer.warmup_share": "0",
+        "optimizer.max_grad_norm": "0",
+    }
+    found = []
+    for count in ("1", "8"):
+        recipe = configs.load_config(
+            "cross_encoder:tiny", changes | {"data.microbatches": count, "data.batch_size": "8"}
+        )
+        data = str(run.parent / "lists.jsonl")
+        job = finetune_job.prepare(recipe, init=str(run / "seed_0"), data=data, workdir="unused")
+        state = finetune_job.init_state(job, job.trainer(0))
+        batch = sharding.to_global(job.example_batch, job.mesh)
+        assert batch["input_ids"].shape == (24, 12)
+        step = job.trainer(0).train_step.compile(state, batch)
+        memory = step.function.memory_analysis().temp_size_in_bytes
+        state, metrics = step(state, batch)
+        values = [float(metrics[name]) for name in ("loss", "gradient_norm")]
+        found.append((memory, values, jax.device_get(state.params)))
+    (memory, values, params), (less, found_values, found_params) = found
+    assert less < memory / 2
+    np.testing.assert_allclose(found_values, values, rtol=1e-5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), params, found_params)
 
 
 @pytest.mark.slow

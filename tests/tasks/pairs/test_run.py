@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import types
 
 import jax
@@ -17,6 +18,8 @@ from bertjax.inference import embeddings, evaluation, predict
 from bertjax.runs import finetune, finetune_job
 from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train import sharding
+from bertjax.train.checkpoint.restore import load_numpy
+from bertjax.train.metric_records import read_metrics
 from bertjax.validation import config as validation_config
 
 WORDS = ["mill", "river", "north", "old", "stone", "oak", "rain", "ship"]
@@ -197,6 +200,65 @@ def test_negatives_are_those_of_the_global_batch(alone, devices, microbatches):
     # Adam's first steps have the sign of the gradient: small ones may differ.
     for one, other in zip(*map(jax.tree.leaves, (params, found_params)), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-4)
+
+
+SGD = {
+    "optimizer.adam_eps": "0.9",
+    "optimizer.learning_rate": "0.9",
+    "optimizer.weight_decay": "0",
+    "optimizer.warmup_share": "0",
+    "optimizer.max_grad_norm": "0",
+    "data.batch_size": "16",
+    "num_train_epochs": "1",
+    "log_every": "1",
+}
+"""Adam, almost without normalisation: parameters differ as the gradients do."""
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.slow
+def test_negatives_are_those_of_all_processes(init, table, tmp_path, run_bertjax, microbatches):
+    """Two processes with two devices each, against one with one."""
+    changes, found = OVERRIDES | SGD, []
+    recipe = configs.load_config("pairs:tiny", changes)
+    finetune.finetune(recipe, init=init, data=str(table), workdir=str(tmp_path / "one"))
+    words = ["--config", "pairs:tiny", "--init", init, "--data", table, "--workdir"]
+    words += [tmp_path / "two", f"--config.data.microbatches={microbatches}"]
+    words += [f"--config.{name}={value}" for name, value in changes.items()]
+    launch = ("launch", "local", "--processes", 2, "--devices", 2, "--", "finetune")
+    done = run_bertjax(*launch, *words)
+    assert done.returncode == 0, done.stderr
+    for name in ("one", "two"):
+        folder = tmp_path / name / "seed_0"
+        rows = [row for row in read_metrics(folder) if "pairs/loss" in row]
+        params = load_numpy(folder / "checkpoints" / str(len(rows)), "params")
+        values = [[row[key] for key in ("pairs/loss", "gradient_norm")] for row in rows]
+        found.append((np.array(values), jax.tree.leaves(params)))
+    (metrics, params), (found_metrics, found_params) = found
+    assert metrics[:, 1].min() > 0.1
+    np.testing.assert_allclose(found_metrics, metrics, rtol=1e-5)
+    for one, other in zip(params, found_params, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_with_different_data_are_refused(init, table, tmp_path, run_bertjax, root):
+    """Each would take its rows from a batch of its own."""
+    rows = table.read_text().splitlines(keepends=True)
+    for number in (0, 1):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "rows.jsonl").write_text("".join(rows[number:]))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if number := os.environ.get('BERTJAX_PROCESS'):\n"
+        f"    os.chdir(os.path.join({str(tmp_path)!r}, number))\n"
+    )
+    launch = ("launch", "local", "--processes", 2, "--devices", 1, "--", "finetune")
+    words = ("--config", "pairs:tiny", "--init", init, "--data", "rows.jsonl", "--workdir")
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(root)])}
+    done = run_bertjax(*launch, *words, tmp_path / "run", env=path)
+    assert done.returncode == 2
+    assert "the model or data of process 1 differs from that of process 0" in done.stderr
 
 
 def test_microbatches_exclude_further_objectives():

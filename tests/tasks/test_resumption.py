@@ -1,0 +1,81 @@
+"""Fine-tuning on groups of texts, stopped and resumed: invariant 3."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import config as configs
+from bertjax.runs import finetune, finetune_job
+from bertjax.runtime.interrupt import Interrupt
+from bertjax.tokenizers import tokenizer as tokenizers
+from bertjax.train.checkpoint import folder as checkpoint_folder
+from bertjax.train.checkpoint.restore import load_numpy
+from bertjax.train.checkpoint.trees import flatten_names
+
+WORDS = ["mill", "river", "north", "old", "stone"]
+ROWS = [
+    {"query": a, "positive": f"{b} {a}", "negatives": [f"{b} {c}", c]}
+    for a, b, c in itertools.permutations(WORDS, 3)
+]
+OVERRIDES = {
+    "num_train_epochs": "2",
+    "data.batch_size": "16",
+    "data.microbatches": "2",
+    "data.max_seq_length": "12",
+    "data.padded_lengths": "()",
+    "data.eval_batch_size": "8",
+    "model.hidden_dropout_prob": "0.1",
+    "model.precision": "float32",
+}
+
+
+class StopAfter(Interrupt):
+    """Stops like a signal after a number of steps."""
+
+    def __init__(self, steps: int):
+        super().__init__()
+        self._left = steps
+
+    def should_stop(self) -> bool:
+        self._left -= 1
+        self.stopped = self._left <= 0
+        return self.stopped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        ("pairs", {}),
+        ("cross_encoder", {"task.loss_type": "softmax"}),
+        ("colbert", {"task.query_length": "6"}),
+    ],
+)
+def test_a_run_that_is_stopped_in_both_epochs_equals_a_whole_one(
+    random_run, tmp_path, recipe, changes
+):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    config = configs.load_config(f"{recipe}:tiny", OVERRIDES | changes)
+    job = finetune_job.prepare(
+        config, init=str(random_run(tokenizer)), data=str(tmp_path / "rows.jsonl"), workdir=tmp_path
+    )
+    result = finetune.train_seed(job, 1, Interrupt())
+    assert [epoch["step"] for epoch in result["epochs"]] == [3, 6]
+    expected = arrays(job.folder(1))
+    job.folder(1).rename(tmp_path / "whole")
+    for steps in (2, 2):
+        assert finetune.train_seed(job, 1, StopAfter(steps)) is None
+    assert finetune.train_seed(job, 1, Interrupt()) == result
+    found = arrays(job.folder(1))
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def arrays(folder):
+    """The parameters and the optimizer's state after the last step."""
+    last = folder / "checkpoints" / str(checkpoint_folder.steps(folder / "checkpoints")[-1])
+    return flatten_names({part: load_numpy(last, part) for part in ("params", "opt_state")})
