@@ -156,6 +156,6 @@ class ResumableTexts:
         if self.progress()["sha256"] != progress["sha256"]:
             raise UserError(
                 f"{self._source}: the first {progress['texts']:,} texts differ from those whose "
-                f"vectors are in {folder}: give the former ones to resume, or remove this folder "
+                f"results are in {folder}: give the former ones to resume, or remove this folder "
                 "to start anew"
             )

@@ -7,6 +7,10 @@ All documents are compared with all queries, in batches; their vectors are not k
 """
 
 import dataclasses
+import io
+import itertools
+import json
+import pathlib
 from collections.abc import Sequence
 
 import jax
@@ -19,13 +23,16 @@ from bertjax.errors import UserError
 from bertjax.inference import predict
 from bertjax.inference.dense_retrieval import Collection, merge_nearest
 from bertjax.inference.embeddings import Progress
+from bertjax.inference.growing_arrays import ResumableTexts
 from bertjax.inference.predict import Predictor
+from bertjax.io.files import write_atomic
 from bertjax.layers.similarity import maxsim
 from bertjax.tasks.colbert.dataset import TokenVectors
 from bertjax.tasks.colbert.encoding import make_encoder
 from bertjax.tasks.dataset import EncodingSpec
 
 _TASK = "colbert"
+_NEAREST = "nearest.npz"
 _DOCUMENTS = 256
 """Documents that are compared at a time; among them batches are of similar length."""
 
@@ -84,7 +91,11 @@ def load(
 
 
 def search(
-    model: LateInteraction, collection: Collection, depth: int, progress: Progress
+    model: LateInteraction,
+    collection: Collection,
+    depth: int,
+    progress: Progress,
+    parts: pathlib.Path | None = None,
 ) -> tuple[dict[str, list[str]], int]:
     """Ranks all documents for each query.
 
@@ -93,26 +104,47 @@ def search(
       collection: Documents and queries.
       depth: Length of a ranking.
       progress: Called from time to time.
+      parts: Folder in which the best documents so far are stored, to resume; None for none.
 
     Returns:
       The ids of the best documents of each query, `depth` or all, and the number of truncated
       texts.
+
+    Raises:
+      UserError: the best documents among others are stored.
     """
     # Of equal scores the earlier one is kept.
     ids = sorted(collection.documents, reverse=True)
-    vectors, num_truncated = model.encode(list(collection.queries.values()), is_query=True)
+    texts = [*collection.queries.values()]
+    vectors, num_truncated = model.encode(texts, is_query=True)
     queries, query_mask = map(jnp.asarray, vectors.queries(slice(None)))
     scores = jnp.full((len(queries), depth), -jnp.inf)
     numbers = jnp.full((len(queries), depth), -1)
-    for first in range(0, len(ids), _DOCUMENTS):
-        texts = [collection.documents[key] for key in ids[first : first + _DOCUMENTS]]
-        documents, cut = model.encode(texts, is_query=False)
+    documents = (collection.documents[key] for key in ids)
+    reading = ResumableTexts(itertools.chain(texts, documents), "--data")
+    if parts is not None and (parts / _NEAREST).exists():
+        with np.load(parts / _NEAREST) as stored:
+            scores, numbers = jnp.asarray(stored["scores"]), jnp.asarray(stored["numbers"])
+            done = json.loads(str(stored["progress"]))
+        reading.resume(done, parts)
+        num_truncated = done["truncated"]
+    else:
+        reading.done(len([*itertools.islice(reading, len(texts))]))
+    while group := [*itertools.islice(reading, _DOCUMENTS)]:
+        encoded, cut = model.encode(group, is_query=False)
         num_truncated += cut
+        first = reading.num_done - len(texts)
         scores, numbers = _keep_best(
-            scores, numbers, queries, query_mask, *documents.documents(slice(None)), first
+            scores, numbers, queries, query_mask, *encoded.documents(slice(None)), first
         )
-        done = first + len(texts)
-        progress(done / len(ids), f"{done:,} of {len(ids):,} documents")
+        reading.done(len(group))
+        if parts is not None:
+            done = reading.progress() | {"truncated": num_truncated}
+            with io.BytesIO() as content:
+                np.savez(content, scores=scores, numbers=numbers, progress=json.dumps(done))
+                write_atomic(parts / _NEAREST, content.getvalue())
+        num_done = first + len(group)
+        progress(num_done / len(ids), f"{num_done:,} of {len(ids):,} documents")
     rows = np.asarray(numbers).tolist()
     found = {
         query: [ids[number] for number in row if number >= 0]

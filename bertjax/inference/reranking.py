@@ -5,6 +5,9 @@ rerank   rankings, collection -> rankings whose first documents are sorted by th
 """
 
 import dataclasses
+import itertools
+import pathlib
+import tempfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +18,7 @@ from bertjax.errors import UserError
 from bertjax.inference import predict
 from bertjax.inference.dense_retrieval import Collection
 from bertjax.inference.embeddings import Progress
+from bertjax.inference.growing_arrays import GrowingArrays, ResumableTexts
 from bertjax.inference.predict import Predictor
 
 _PAIRS_PER_CHUNK = 4096
@@ -79,6 +83,7 @@ def rerank(
     collection: Collection,
     depth: int,
     progress: Progress,
+    parts: pathlib.Path | None = None,
 ) -> tuple[dict[str, list[str]], int]:
     """Sorts the first documents of every ranking by the scores of a cross-encoder.
 
@@ -90,24 +95,49 @@ def rerank(
       collection: Documents and queries.
       depth: Number of documents of each query that are scored.
       progress: Called from time to time.
+      parts: Folder in which scores are stored, to resume; None for none.
 
     Returns:
       The rankings, and the number of pairs that were truncated.
+
+    Raises:
+      UserError: scores of other texts are stored.
     """
-    pairs = [(query, key) for query, ranked in rankings.items() for key in ranked[:depth]]
-    scores, num_truncated = np.empty(len(pairs)), 0
-    for start in range(0, len(pairs), _PAIRS_PER_CHUNK):
-        chunk = pairs[start : start + _PAIRS_PER_CHUNK]
-        queries = [collection.queries[query] for query, _ in chunk]
-        passages = [collection.documents[key] for _, key in chunk]
-        scores[start : start + len(chunk)], truncated = reranker.score(queries, passages)
-        num_truncated += int(truncated.sum())
-        done = start + len(chunk)
-        progress(done / len(pairs), f"{done:,} of {len(pairs):,} pairs")
+    pairs = [
+        (collection.queries[query], collection.documents[key])
+        for query, ranked in rankings.items()
+        for key in ranked[:depth]
+    ]
+    if not pairs:
+        return {query: [*ranked] for query, ranked in rankings.items()}, 0
+    with tempfile.TemporaryDirectory() as temporary:
+        scores, truncated = _score(reranker, pairs, progress, parts or pathlib.Path(temporary))
     found, start = {}, 0
     for query, ranked in rankings.items():
         count = len(ranked[:depth])
         order = np.argsort(-scores[start : start + count], kind="stable")
         found[query] = [*(ranked[number] for number in order), *ranked[depth:]]
         start += count
-    return found, num_truncated
+    return found, int(truncated.sum())
+
+
+def _score(
+    reranker: Reranker,
+    pairs: Sequence[tuple[str, str]],
+    progress: Progress,
+    parts: pathlib.Path,
+) -> tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
+    """Scores the pairs that a folder does not have, and returns all scores."""
+    texts = ResumableTexts((f"{query} {passage}" for query, passage in pairs), "--data")
+    with GrowingArrays(parts / "pairs") as arrays:
+        if arrays.progress is not None:
+            texts.resume(arrays.progress, parts)
+        for start in range(texts.num_done, len(pairs), _PAIRS_PER_CHUNK):
+            chunk = pairs[start : start + _PAIRS_PER_CHUNK]
+            scores, truncated = reranker.score(*zip(*chunk, strict=True))
+            arrays.append("scores", scores)
+            arrays.append("truncated", truncated)
+            texts.done(len([*itertools.islice(texts, len(chunk))]))
+            arrays.save(texts.progress())
+            progress(texts.num_done / len(pairs), f"{texts.num_done:,} of {len(pairs):,} pairs")
+        return np.array(arrays.read("scores")), np.array(arrays.read("truncated"))

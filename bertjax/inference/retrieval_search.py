@@ -4,11 +4,13 @@ search   the best documents of each query
 rank     search, then sorting of the first documents by a cross-encoder
 """
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from bertjax import pretrained
 from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
 from bertjax.inference import (
@@ -22,6 +24,7 @@ from bertjax.inference import (
 )
 from bertjax.io import copies, storage
 from bertjax.io.files import write_output
+from bertjax.io.unfinished import parts_folder
 from bertjax.metrics.retrieval import DEPTH
 
 BM25 = "bm25"
@@ -59,13 +62,15 @@ def rank(
     # Loaded first, so that a wrong model is found before a long search.
     sorter = reranking.load(run_cache.find_run(reranker), **sizes) if reranker else None
     depth = max(DEPTH, rerank_depth if sorter else 0)
-    stored = {name: options[name] for name in ("pooling", "dim", "max_length")} | sizes
-    with stored_vectors.open_folder("" if model == BM25 else output, model, **stored) as parts:
+    settings = {name: options[name] for name in ("pooling", "dim", "max_length")} | sizes
+    settings["depth"] = depth + options["ignore_identical_ids"]
+    settings["rerank_depth"] = rerank_depth
+    with _open_parts(output, model, reranker, settings) as parts:
         rankings, num_truncated = search(model, collection, depth, parts=parts, **options)
         counts = {"truncated": num_truncated}
         if sorter:
             rankings, counts["truncated_pairs"] = reranking.rerank(
-                sorter, rankings, collection, rerank_depth, options["progress"]
+                sorter, rankings, collection, rerank_depth, options["progress"], parts
             )
         if output:
             rows = [{"query": query, "documents": found} for query, found in rankings.items()]
@@ -106,7 +111,7 @@ def search(
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, None if unknown, and a line of text.
       prompts: Put before queries and before documents, by name; None for those of the model.
-      parts: Folder in which embeddings are stored, to resume; None for none.
+      parts: Folder of what is done, to resume; None for none.
 
     Raises:
       UserError: there is no such model, or the method has no such option.
@@ -114,22 +119,18 @@ def search(
     max_depth = depth + ignore_identical_ids
     given = {f"{name}_prompt": text or "" for name, text in prompts.items()}
     if model == BM25:
-        _refuse(
-            "model bm25, as it reads words",
-            index=index,
-            pooling=pooling,
-            dim=dim,
-            max_length=max_length,
-            **given,
-        )
+        given |= {"index": index, "pooling": pooling, "dim": dim, "max_length": max_length}
+        _refuse("model bm25, as it reads words", **given)
         found, num_truncated = bm25.search(collection, max_depth, progress), 0
     elif late_interaction.is_trained_for(run := run_cache.find_run(model)):
-        reason = "a colbert run, as it has a vector for each token"
-        _refuse(reason, index=index, pooling=pooling, dim=dim, **given)
+        method = "a colbert run, as it has a vector for each token"
+        _refuse(method, index=index, pooling=pooling, dim=dim, **given)
         searcher = late_interaction.load(
             run, max_length=max_length, batch_size=batch_size, precision=precision
         )
-        found, num_truncated = late_interaction.search(searcher, collection, max_depth, progress)
+        found, num_truncated = late_interaction.search(
+            searcher, collection, max_depth, progress, parts
+        )
     else:
         embedder = embeddings.load(
             run,
@@ -160,3 +161,18 @@ def _refuse(method: str, **options: str | int) -> None:
     for name, value in options.items():
         if value:
             raise UserError(f"{name}: got {value} with {method}; leave it out")
+
+
+def _open_parts(
+    output: str, model: str, reranker: str, settings: Mapping[str, Any]
+) -> contextlib.AbstractContextManager[pathlib.Path | None]:
+    """The folder in which the parts of an output file are stored, None without a file."""
+    if not output:
+        return contextlib.nullcontext()
+
+    def identity(name: str) -> dict[str, Any]:
+        return pretrained.load(run_cache.find_run(name)).identity()
+
+    models = {"model": BM25} if model == BM25 else identity(model)
+    models["reranker"] = identity(reranker) if reranker else ""
+    return parts_folder(output, settings | models)

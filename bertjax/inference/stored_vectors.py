@@ -1,6 +1,5 @@
 """Store the vectors of embedded texts next to an output, to resume after an interruption."""
 
-import contextlib
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,12 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from bertjax import pretrained
 from bertjax.errors import UserError
-from bertjax.huggingface import run_cache
 from bertjax.inference.embeddings import TextEmbedder
 from bertjax.inference.growing_arrays import GrowingArrays, ResumableTexts
-from bertjax.io.unfinished import parts_folder
 
 _VECTORS = "vectors"
 
@@ -77,23 +73,3 @@ class StoredEmbedder:
                     | {"options": options, "truncated": truncated, "group": group}
                 )
                 yield vectors
-
-
-@contextlib.contextmanager
-def open_folder(output: str, model: str, **options: Any) -> Iterator[pathlib.Path | None]:
-    """A context manager that yields the folder of the vectors of an output file.
-
-    Args:
-      output: The file; "" for no folder. The folder is removed when the block completes.
-      model: The model.
-      **options: Options that the vectors depend on.
-
-    Raises:
-      UserError: there are vectors with other options, or another process writes the output.
-    """
-    if not output:
-        yield None
-        return
-    run = pretrained.load(run_cache.find_run(model))
-    with parts_folder(output, options | run.identity()) as folder:
-        yield folder

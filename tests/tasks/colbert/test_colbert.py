@@ -85,7 +85,7 @@ def make_encoder_of(trained) -> SequenceEncoder:
 
 
 @pytest.mark.slow
-def test_documents_are_ranked_by_maxsim(run, tmp_path):
+def test_documents_are_ranked_by_maxsim(run, tmp_path, monkeypatch):
     lines = (run / "seed_0" / "metrics.jsonl").read_text().splitlines()
     losses = [row["colbert/loss"] for row in map(json.loads, lines) if "colbert/loss" in row]
     assert losses[-1] < 0.8 * losses[0]
@@ -97,6 +97,21 @@ def test_documents_are_ranked_by_maxsim(run, tmp_path):
     model = late_interaction.load(found_run, max_length=0, batch_size=2, precision="float32")
     found, truncated = late_interaction.search(model, collection, 4, lambda *_: None)
     assert truncated == 0
+
+    def interrupt(share, _):
+        shares.append(share)
+        if share == 0.4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(late_interaction, "_DOCUMENTS", 2)
+    shares = []
+    with pytest.raises(KeyboardInterrupt):
+        late_interaction.search(model, collection, 4, interrupt, tmp_path)
+    again = late_interaction.search(model, collection, 4, interrupt, tmp_path)
+    assert (again, shares) == ((found, 0), [0.4, 0.8, 1.0])
+    changed = dataclasses.replace(collection, queries={"q": "mill", "p": "old"})
+    with pytest.raises(UserError, match="--data: the first 7 texts differ"):
+        late_interaction.search(model, changed, 4, interrupt, tmp_path)
     for key, query in collection.queries.items():
         # One text at a time, without padding (invariant 7), and token by token.
         scores = {}

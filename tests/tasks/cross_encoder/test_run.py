@@ -84,6 +84,33 @@ def test_the_first_documents_are_sorted_by_the_scores_of_the_run(run, beir):
         assert found[query] == [*sorted(alone, key=alone.get, reverse=True), ranked[4]]
 
 
+def test_reranking_resumes(run, beir, tmp_path, monkeypatch):
+    options = {"precision": "float32", "batch_size": 8, "reranker": str(run)}
+    expected = evaluation.retrieval("bm25", str(beir), output=str(tmp_path / "whole"), **options)
+    shares = []
+
+    def interrupt(share, text):
+        if text.endswith("pairs"):
+            shares.append(share)
+            if len(shares) == 1:
+                raise KeyboardInterrupt
+
+    def evaluate(**changes):
+        output = str(tmp_path / "found")
+        return evaluation.retrieval(
+            "bm25", str(beir), output=output, progress=interrupt, **options | changes
+        )
+
+    monkeypatch.setattr(reranking, "_PAIRS_PER_CHUNK", 2)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate()
+    with pytest.raises(UserError, match="has finished parts with rerank_depth=100: got 50; give"):
+        evaluate(rerank_depth=50)
+    assert evaluate() == expected
+    assert shares == [2 / 3, 1.0]  # "mill" is in two documents, "stone" in one
+    assert (tmp_path / "found").read_text() == (tmp_path / "whole").read_text()
+
+
 def test_a_reranker_changes_the_ranking_and_not_the_documents(run, beir):
     options = {"precision": "float32", "batch_size": 8}
     plain = evaluation.retrieval(str(run), str(beir), **options)
