@@ -76,6 +76,22 @@ def test_a_module_imports_from_lower_layers_and_its_own_folder(path):
             assert layer < LAYER[own] or (other == own and path.parent.name != "bertjax"), name
 
 
+def test_pretraining_imports_few_modules():
+    """Counts modules that are reached from imports at the top of modules (decision 30)."""
+    dotted = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
+    paths = {name.removesuffix(".__init__"): path for name, path in dotted.items()}
+    found, pending = set(), ["bertjax.runs.pretrain"]
+    while pending:
+        statements = parse(paths[pending.pop()]).body
+        top = [each for each in statements if isinstance(each, ast.Import | ast.ImportFrom)]
+        for name in imports(ast.Module(top, [])):
+            module = name if name in paths else name.rpartition(".")[0]
+            if module in paths.keys() - found - {"bertjax"}:
+                found.add(module)
+                pending.append(module)
+    assert len(found) <= 75
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_jax_and_flax_are_imported_only_in_their_layers(path):
     names = set(imports(parse(path)))

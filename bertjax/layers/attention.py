@@ -232,8 +232,16 @@ def attend(
       train: Whether dropout is applied.
     """
     dropout_keys = dropout.sample_keys(train=train)
+    in_blocks = local_attention.is_applicable(mask)
     fused = attention_kernels.find(
-        query, key, mask, dropout_keys, bias=bias is not None, requested=kernel, train=train
+        query,
+        key,
+        mask,
+        dropout_keys,
+        bias=bias is not None,
+        local=in_blocks,
+        requested=kernel,
+        train=train,
     )
     if fused is not None:
         return fused(query, key, value, mask)
@@ -243,7 +251,7 @@ def attend(
         dropout_mask = dropout_keys and dropout_keys.mask(scores_BHLM.shape)
         return masked_softmax_attention(scores_BHLM, visible, dropout_mask, value, precision)
 
-    if bias is not None or not local_attention.is_applicable(mask):
+    if bias is not None or not in_blocks:
         return attend_to_all(query, key, value, mask.array())
     context = attend_to_all(*local_attention.split(query, key, value, mask))
     return local_attention.merge(context, query.shape[1], len(query))

@@ -24,10 +24,8 @@ from jaxtyping import Array, Float
 
 from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
-from bertjax.layers import local_attention
 from bertjax.layers.dropout import DropoutKeys
 from bertjax.layers.masks import Mask
-from bertjax.layers.splash_attention import LANES, splash
 
 LOGGER = logging.getLogger(__name__)
 
@@ -158,6 +156,8 @@ def _unsupported_on_gpu(spec: AttentionSpec) -> str:
 
 
 def _unsupported_on_tpu(kernel: str, spec: AttentionSpec) -> str:
+    from bertjax.layers.splash_attention import LANES
+
     if spec.pairs:
         return f"{kernel} supports padding, packed, causal and local masks, not arbitrary matrices"
     if spec.queries % LANES or spec.keys % LANES:
@@ -222,6 +222,7 @@ def find(
     dropout: DropoutKeys | None,
     *,
     bias: bool = False,
+    local: bool = False,
     requested: str = "",
     train: bool,
 ) -> Attend | None:
@@ -236,6 +237,7 @@ def find(
       mask: Which keys a query sees.
       dropout: Dropout of the weights; None in evaluation.
       bias: Whether biases are added to the scores.
+      local: Whether xla computes it in blocks (`layers/local_attention.py`).
       requested: As in `choose`.
       train: Whether the choice is logged.
     """
@@ -257,7 +259,7 @@ def find(
         pairs=mask.pairs is not None,
         sharded=length is not None and _parts(length, mesh) > 1,
         bias=bias,
-        local=local_attention.is_applicable(mask),
+        local=local,
         counters=dropout is None or dropout.has_counters((batch, heads, queries, key.shape[1])),
     )
     kernel, reason = choose(spec, requested)
@@ -272,6 +274,8 @@ def find(
         from bertjax.layers.dropout_attention import dropout_attention  # imports Pallas
 
         return functools.partial(dropout_attention, dropout=dropout, interpret=platform == "cpu")
+    from bertjax.layers.splash_attention import splash
+
     return functools.partial(splash, interpret=platform == "cpu")
 
 
