@@ -243,7 +243,7 @@ def test_negatives_are_those_of_all_processes(init, table, tmp_path, run_bertjax
 
 @pytest.mark.slow
 def test_processes_with_different_data_are_refused(init, table, tmp_path, run_bertjax, root):
-    """Each would take its rows from a batch of its own."""
+    """Each process would take its rows from another batch."""
     rows = table.read_text().splitlines(keepends=True)
     for number in (0, 1):
         (tmp_path / f"{number}").mkdir()
