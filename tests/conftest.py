@@ -398,3 +398,23 @@ def varied_documents():
         ]
 
     return make
+
+
+@pytest.fixture
+def stop_after():
+    """Makes an `Interrupt` that stops a run after a number of steps: `stop_after(3)`."""
+    from bertjax.runtime.interrupt import Interrupt
+
+    class StopAfter(Interrupt):
+        """Stops like a signal after a number of steps."""
+
+        def __init__(self, steps: int):
+            super().__init__()
+            self._left = steps
+
+        def should_stop(self) -> bool:
+            self._left -= 1
+            self.stopped = self._left <= 0
+            return self.stopped
+
+    return StopAfter

@@ -50,7 +50,7 @@ that has the id of the query from its ranking, as BEIR does. --precision float32
 slower, and gives the results of PyTorch.
 
 --output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
-Until it is written, what is done is in .FILE.unfinished next to it, and the same
+Until it is written, finished parts are in .FILE.unfinished next to it, and the same
 command resumes after an interruption; with other options it is an error until this
 folder is removed.
 """

@@ -111,7 +111,7 @@ def search(
       precision: As `config.model.precision`.
       progress: Called with the share of the work that is done, None if unknown, and a line of text.
       prompts: Put before queries and before documents, by name; None for those of the model.
-      parts: Folder of what is done, to resume; None for none.
+      parts: Folder of finished parts, to resume; None for none.
 
     Raises:
       UserError: there is no such model, or the method has no such option.

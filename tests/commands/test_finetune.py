@@ -235,21 +235,8 @@ def test_seeds_differ_from_the_first_step(two_seeds):
     assert all(first != second for first, second in zip(*losses, strict=True))
 
 
-class StopAfter(Interrupt):
-    """Stops like a signal after a number of steps."""
-
-    def __init__(self, steps: int):
-        super().__init__()
-        self._left = steps
-
-    def should_stop(self) -> bool:
-        self._left -= 1
-        self.stopped = self._left <= 0
-        return self.stopped
-
-
 @pytest.mark.slow
-def test_interrupted_seeds_equal_uninterrupted_ones(data, pretrained, tmp_path):
+def test_interrupted_seeds_equal_uninterrupted_ones(data, pretrained, tmp_path, stop_after):
     """Stops within an epoch, at its end, and one step before the last."""
     changes = {"num_train_epochs": 3, "choose_epoch": "best", "keep_checkpoints": "true"}
     whole = job_of(data, pretrained, tmp_path / "whole", **changes)
@@ -257,7 +244,7 @@ def test_interrupted_seeds_equal_uninterrupted_ones(data, pretrained, tmp_path):
     assert [epoch["step"] for epoch in expected["epochs"]] == [4, 8, 12]
     parts = job_of(data, pretrained, tmp_path / "parts", **changes)
     for steps in (2, 2, 7):
-        assert runs_finetune.train_seed(parts, 3, StopAfter(steps)) is None
+        assert runs_finetune.train_seed(parts, 3, stop_after(steps)) is None
         assert runs_results.read(parts.folder(3)) is None
     assert runs_finetune.train_seed(parts, 3, Interrupt()) == expected
     for path in (tmp_path / "whole").rglob("*.tsv"):

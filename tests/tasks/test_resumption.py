@@ -31,19 +31,6 @@ OVERRIDES = {
 }
 
 
-class StopAfter(Interrupt):
-    """Stops like a signal after a number of steps."""
-
-    def __init__(self, steps: int):
-        super().__init__()
-        self._left = steps
-
-    def should_stop(self) -> bool:
-        self._left -= 1
-        self.stopped = self._left <= 0
-        return self.stopped
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "changes"),
@@ -54,7 +41,7 @@ class StopAfter(Interrupt):
     ],
 )
 def test_a_run_that_is_stopped_in_both_epochs_equals_a_whole_one(
-    random_run, tmp_path, recipe, changes
+    random_run, tmp_path, stop_after, recipe, changes
 ):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
@@ -67,7 +54,7 @@ def test_a_run_that_is_stopped_in_both_epochs_equals_a_whole_one(
     expected = arrays(job.folder(1))
     job.folder(1).rename(tmp_path / "whole")
     for steps in (2, 2):
-        assert finetune.train_seed(job, 1, StopAfter(steps)) is None
+        assert finetune.train_seed(job, 1, stop_after(steps)) is None
     assert finetune.train_seed(job, 1, Interrupt()) == result
     found = arrays(job.folder(1))
     assert found.keys() == expected.keys()
