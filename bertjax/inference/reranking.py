@@ -49,6 +49,14 @@ class Reranker:
         return outputs.reshape(len(queries)), encoded.truncated
 
 
+def is_cross_encoder(model: str | pretrained.Pretrained) -> bool:
+    """Whether a model has one score for a pair of texts."""
+    config = pretrained.load(model).config
+    task = config.task if "task" in config else {}
+    num_outputs = getattr(build.task(task)(), "num_outputs", 0) if "name" in task else 0
+    return num_outputs == 1 and len(task.get("texts", ())) == 2
+
+
 def load(
     model: str | pretrained.Pretrained, *, batch_size: int, precision: str = "auto"
 ) -> Reranker:
@@ -65,9 +73,7 @@ def load(
       UserError: there is no such run, or its model does not score pairs.
     """
     run = pretrained.load(model)
-    task = run.config.task if "task" in run.config else {}
-    num_outputs = getattr(build.task(task)(), "num_outputs", 0) if "name" in task else 0
-    if num_outputs != 1 or len(task.get("texts", ())) != 2:
+    if not is_cross_encoder(run):
         raise UserError(
             f"--reranker: got {run.source.run}, expected a model with one score for two texts, "
             "such as a run of bertjax finetune --config cross_encoder"

@@ -54,11 +54,17 @@ def rank(
       The ids of the best documents of each query, and the numbers of truncated texts and pairs.
 
     Raises:
-      UserError: a model is missing or has no such option, or the file cannot be written.
+      UserError: a model is missing or has no such option, the model is a cross-encoder, or the file
+        cannot be written.
     """
     if output:
         storage.check_file(storage.to_path(output))
     sizes = {name: options[name] for name in ("batch_size", "precision")}
+    if model != BM25 and reranking.is_cross_encoder(run_cache.find_run(model)):
+        raise UserError(
+            f"model: got {model}, a cross-encoder, which does not embed single texts; give it as "
+            "the reranker of another model, such as --model bm25 --reranker RUN"
+        )
     # Loaded first, so that a wrong model is found before a long search.
     sorter = reranking.load(run_cache.find_run(reranker), **sizes) if reranker else None
     depth = max(DEPTH, rerank_depth if sorter else 0)

@@ -51,6 +51,12 @@ def run(random_run, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.fixture
+def embedder(random_run):
+    """A model with random weights."""
+    return str(random_run(tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)))
+
+
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory):
     """Five documents and two judged queries."""
@@ -84,9 +90,9 @@ def test_the_first_documents_are_sorted_by_the_scores_of_the_run(run, beir):
         assert found[query] == [*sorted(alone, key=alone.get, reverse=True), ranked[4]]
 
 
-def test_reranking_resumes(run, beir, tmp_path, monkeypatch):
+def test_reranking_resumes(run, embedder, beir, tmp_path, monkeypatch):
     options = {"precision": "float32", "batch_size": 8, "reranker": str(run)}
-    expected = evaluation.retrieval("bm25", str(beir), output=str(tmp_path / "whole"), **options)
+    expected = evaluation.retrieval(embedder, str(beir), output=str(tmp_path / "whole"), **options)
     shares = []
 
     def interrupt(share, text):
@@ -98,39 +104,43 @@ def test_reranking_resumes(run, beir, tmp_path, monkeypatch):
     def evaluate(**changes):
         output = str(tmp_path / "found")
         return evaluation.retrieval(
-            "bm25", str(beir), output=output, progress=interrupt, **options | changes
+            embedder, str(beir), output=output, progress=interrupt, **options | changes
         )
 
-    monkeypatch.setattr(reranking, "_PAIRS_PER_CHUNK", 2)
+    monkeypatch.setattr(reranking, "_PAIRS_PER_CHUNK", 6)
     with pytest.raises(KeyboardInterrupt):
         evaluate()
     with pytest.raises(UserError, match="has finished parts with rerank_depth=100: got 50; give"):
         evaluate(rerank_depth=50)
     assert evaluate() == expected
-    assert shares == [2 / 3, 1.0]  # "mill" is in two documents, "stone" in one
+    assert shares == [0.6, 1.0]  # each of two queries with five documents
     assert (tmp_path / "found").read_text() == (tmp_path / "whole").read_text()
 
 
-def test_a_reranker_changes_the_ranking_and_not_the_documents(run, beir):
+def test_a_reranker_changes_the_ranking_and_not_the_documents(run, embedder, beir):
     options = {"precision": "float32", "batch_size": 8}
-    plain = evaluation.retrieval(str(run), str(beir), **options)
+    plain = evaluation.retrieval(embedder, str(beir), **options)
     found = evaluation.retrieval(
-        str(run), str(beir), reranker=str(run), rerank_depth=120, **options
+        embedder, str(beir), reranker=str(run), rerank_depth=120, **options
     )
     assert found["recall@100"] == plain["recall@100"] == 1.0
     assert found["truncated_pairs"] == 2
     assert found["ndcg@10"] != plain["ndcg@10"]
 
 
-def test_models_that_do_not_score_pairs_are_refused(run, beir, random_run):
-    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+def test_a_cross_encoder_is_refused_where_texts_are_embedded(run, beir):
+    with pytest.raises(UserError, match=r"a cross-encoder, .*--model bm25 --reranker RUN"):
+        evaluation.retrieval(str(run), str(beir))
+
+
+def test_models_that_do_not_score_pairs_are_refused(run, embedder, beir):
     options = [
-        ({"reranker": str(random_run(tokenizer))}, "expected a model with one score for two texts"),
+        ({"reranker": embedder}, "expected a model with one score for two texts"),
         ({"rerank_depth": 0}, "rerank_depth: got 0, expected an integer >= 1"),
     ]
     for changes, printed in options:
         with pytest.raises(UserError, match=printed):
-            evaluation.retrieval(str(run), str(beir), **changes)
+            evaluation.retrieval(embedder, str(beir), **changes)
     for changes in ({"pooling": "cls"}, {"max_length": 8}, {"index": "Flat"}):
         (name,) = changes
         with pytest.raises(UserError, match=f"{name}: got .* with model bm25, as it reads"):
