@@ -5,6 +5,7 @@ import contextlib
 import gc
 import importlib.metadata
 import importlib.util
+import math
 import os
 import pathlib
 import signal
@@ -15,7 +16,7 @@ import types
 
 import pytest
 
-from bertjax.runtime import host
+from bertjax.runtime import host, progress
 
 JAXLIB = importlib.metadata.version("jaxlib")
 
@@ -189,6 +190,14 @@ def _compilation_cache(load_script):
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # With XLA's own caches, of GPUs, the hash would depend on the folder.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_progress_lines():
+    """Commands in this process print no progress, which depends on the speed of the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_SECONDS_BETWEEN_LINES", math.inf)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

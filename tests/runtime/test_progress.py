@@ -9,7 +9,8 @@ from bertjax.runtime import progress
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that the test sets."""
+    """A clock that the test sets; lines are five seconds apart."""
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 5.0)
     now = types.SimpleNamespace(seconds=100.0)
     fake = types.SimpleNamespace(monotonic=lambda: now.seconds)
     monkeypatch.setattr(progress, "time", fake)
