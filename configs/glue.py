@@ -143,6 +143,7 @@ def finetuning(task: str, recipe: str) -> ConfigDict:
     config.choose_epoch = "last"  # or "best", by the mean of the dev metrics; reported as such
     config.max_train_examples = 0  # random subset of the training examples; 0: all
     config.log_every = 50
+    config.checkpoint_every = 1000  # steps, and after each epoch
     config.keep_checkpoints = False  # after a seed is finished
     config.max_skipped_in_a_row = 5
     config.watchdog_minutes = 20.0  # without a step, until the stacks of all threads are printed

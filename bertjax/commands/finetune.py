@@ -74,7 +74,8 @@ batch; the run is a model for predict and evaluate retrieval.
 In the workdir: results.json (every seed and epoch, median and spread), summary.json, predictions/
 (files for the evaluation server, from the seed with the median dev score; with --config task every
 example, a table of the classes and the confusion matrix) and seed_N/ (metrics and predictions of
-that seed). The same command resumes the run; a larger --seeds adds seeds.
+that seed). The same command resumes the run, also within an epoch, from a checkpoint of every
+--config.checkpoint_every steps; a larger --seeds adds seeds.
 """
 
 

@@ -136,7 +136,10 @@ def train_seed(
             keep=Retention(latest=1, best=keep_best, metric=results.SCORE, mode="max"),
             provenance=provenance,
         ),
-        checkpoint_every=train_split.batches_per_epoch,
+        checkpoint_intervals=[
+            train_split.batches_per_epoch,
+            build.run_field(config, "checkpoint_every"),
+        ],
         init_state=functools.partial(finetune_job.init_state, job, trainer),
         batches=lambda step: contextlib.nullcontext(train_split.training_batches(step, rows)),
         example_batch=job.example_batch,

@@ -39,7 +39,7 @@ from bertjax.train.trainer import Trainer, make_seed_trainers
 from bertjax.validation import config as validation_config
 
 MUTABLE_FIELDS = (
-    *("log_every", "keep_checkpoints", "watchdog_minutes", "mesh", "mesh.*"),
+    *("log_every", "checkpoint_every", "keep_checkpoints", "watchdog_minutes", "mesh", "mesh.*"),
     *("tensorboard", "trackers", "objectives.*.teacher"),
     *("data.microbatches", "data.eval_batch_size", "model.remat", "model.unroll"),
 )

@@ -161,7 +161,7 @@ def train_job(
             provenance=job.provenance,
             log=log,
         ),
-        checkpoint_every=config.checkpoint_every,
+        checkpoint_intervals=[config.checkpoint_every],
         init_state=job.create_state,
         batches=functools.partial(_batches, job),
         example_batch=job.rows,

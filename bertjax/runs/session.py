@@ -101,7 +101,7 @@ def fit(
     *,
     folder: pathlib.Path,
     checkpoints: Checkpoints,
-    checkpoint_every: int,
+    checkpoint_intervals: Sequence[int],
     init_state: Callable[[], TrainState],
     batches: Callable[[int], contextlib.AbstractContextManager[HostBatches]],
     example_batch: Mapping[str, np.ndarray],
@@ -120,7 +120,7 @@ def fit(
       folder: Folder of `metrics.jsonl`, `starts.jsonl` and, with `config.tensorboard`,
         `tensorboard/`.
       checkpoints: The checkpoints of the run; closed at the end.
-      checkpoint_every: Optimizer steps; 0 for the end alone.
+      checkpoint_intervals: Optimizer steps between checkpoints; see `SaveCheckpoints`.
       init_state: Makes the state of a run without checkpoints.
       batches: (steps done) -> host batches from there on.
       example_batch: Any host batch, from which FLOPs are counted.
@@ -157,7 +157,7 @@ def fit(
                 Display(),
                 Watchdog(config.watchdog_minutes),
                 StopWhenNotFinite(config.max_skipped_in_a_row),
-                SaveCheckpoints(checkpoint_every, checkpoints),
+                SaveCheckpoints(checkpoint_intervals, checkpoints),
             ]
             state = train(
                 state,

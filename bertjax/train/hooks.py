@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -169,15 +169,17 @@ class Evaluate(Hook):
 
 
 class SaveCheckpoints(Hook):
-    """Saves the state every `every` steps, at the end, and when the run is interrupted.
+    """Saves the state at intervals, at the end, and when the run is interrupted.
 
     Args:
-      every: Steps between checkpoints; 0 for the end and interruptions alone.
+      intervals: Steps between checkpoints; at every multiple of any of them one is saved. Zeros
+        are ignored.
       checkpoints: The checkpoints of the run; closed with the hook.
     """
 
-    def __init__(self, every: int, checkpoints: Checkpoints):
-        self._every, self._checkpoints = every, checkpoints
+    def __init__(self, intervals: Sequence[int], checkpoints: Checkpoints):
+        self._intervals = [interval for interval in intervals if interval]
+        self._checkpoints = checkpoints
         self._metrics: dict[str, float] = {}
         self._measured_at = 0
 
@@ -190,7 +192,7 @@ class SaveCheckpoints(Hook):
         self._metrics.update(values)
 
     def due(self, step: int, ending: str | None) -> bool:
-        return ending is not None or bool(self._every and step % self._every == 0)
+        return ending is not None or any(step % interval == 0 for interval in self._intervals)
 
     def on_step(self, step: int, state: Any) -> None:
         metrics = self._metrics if self._measured_at == step else {}

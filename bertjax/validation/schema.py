@@ -102,9 +102,9 @@ class FineTuningRun(Run):
       choose_epoch: The epoch whose scores are reported.
       max_train_examples: Number of training examples; 0 for all.
       keep_checkpoints: Whether to keep the checkpoints of finished seeds.
+      checkpoint_every: Steps between checkpoints, in addition to one after each epoch; 0 for none.
       num_train_steps: Written by the run.
-      early_stopping_patience: Epochs without a better dev score after which a seed ends; 0 trains
-        all epochs.
+      early_stopping_patience: Epochs without a better dev score after which a seed ends; 0: never.
     """
 
     num_train_epochs: PositiveInt
@@ -112,6 +112,7 @@ class FineTuningRun(Run):
     max_train_examples: Annotated[int, integer(0, meaning="0 uses all")]
     keep_checkpoints: bool
     num_train_steps: PositiveInt
+    checkpoint_every: Annotated[int, integer(0, meaning="0 saves after each epoch alone")] = 0
     early_stopping_patience: Annotated[int, integer(0, meaning="0 trains all epochs")] = 0
 
     relations = epochs.RELATIONS
@@ -263,8 +264,7 @@ class Optimizer:
       freeze_encoder: Whether only the modules above the encoder are trained.
       ema_decay: Decay of a moving average of the weights, which evaluation, export and fine-tuning
         use (`train/averaging.py`); 0 for none.
-      lawa_every: Steps between snapshots of the weights, whose mean is used in the same way; 0 for
-        none.
+      lawa_every: Steps between snapshots of the weights, whose mean is used likewise; 0 for none.
       lawa_window: Number of the latest snapshots that are averaged.
     """
 

@@ -99,7 +99,7 @@ def hooks_for(workdir: pathlib.Path, checkpoints: Checkpoints, options: argparse
         Report(options.log_every, lambda step: Work(tokens=11, flops=1000), 1e9),
         StopWhenNotFinite(3),
         Evaluate(options.eval_every, lambda state: {"held_out/loss": float(held_out(state))}),
-        SaveCheckpoints(options.checkpoint_every, checkpoints),
+        SaveCheckpoints([options.checkpoint_every], checkpoints),
     ]
 
 

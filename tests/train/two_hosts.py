@@ -45,7 +45,7 @@ def run(workdir: pathlib.Path, steps: int) -> None:
         return State(params, state.step + 1), {"loss": params["w"].sum()}
 
     with Interrupt() as interrupt:
-        hooks = [SaveCheckpoints(5, checkpoints)]
+        hooks = [SaveCheckpoints([5], checkpoints)]
         batches = Batches(first, steps)
         print(json.dumps({"first": first}), flush=True)
         state = train(state, batches, train_step, hooks, num_train_steps=steps, interrupt=interrupt)
