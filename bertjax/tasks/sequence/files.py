@@ -150,7 +150,7 @@ def _read_table(path: str) -> Table:
         )
     table = reader(path)
     if not table.locations:
-        raise UserError(f"{path} has no rows: expected one per example after the header")
+        raise UserError(f"{path} has no rows: expected at least one")
     return table
 
 
