@@ -14,10 +14,12 @@ examples:
   echo 'a charming film' | bertjax predict --model runs/sst2/seed_0
   bertjax predict --model runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
   bertjax predict --model runs/squad1/seed_0 --input questions.jsonl
+  bertjax predict --model runs/reviews/seed_0 --input new_reviews.csv
 
 --model is a seed of a fine-tuning run that kept its checkpoints
-(--config.keep_checkpoints=true), or an imported classifier. The input has one
-example per line, tab-separated or as a JSON object:
+(--config.keep_checkpoints=true), or an imported classifier. The input is a CSV,
+Parquet or Arrow table with the columns of a task of your own, or has one
+example per line, tab-separated without a header, or as a JSON object:
   GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys
             as in TFDS
   SQuAD     question and context, or {"question": "...", "context": "..."}
@@ -25,8 +27,8 @@ example per line, tab-separated or as a JSON object:
   RACE      {"context": "...", "question": "...", "choices": ["...", ...]}
   a table   its texts, or an object with its columns (and "choices")
 
-The output has one JSON object per non-blank line, in order: the input and the
-predictions. A question of SQuAD 2.0 has the answer "" if its null_odds exceed
+The output has one JSON object per row or non-blank line, in order: the input and
+the predictions. A question of SQuAD 2.0 has the answer "" if its null_odds exceed
 config.data.null_threshold, or 0. Texts longer than config.data.max_seq_length
 or the model's positions are truncated, and the object has "truncated": true;
 likewise questions of SQuAD longer than config.data.max_query_length, while long
@@ -45,21 +47,19 @@ def main(argv: list[str]) -> None:
 
     if arguments.input is not None and not storage.to_path(arguments.input).is_file():
         raise UserError(
-            f"no file {arguments.input}: --input expects a file with one example per line"
+            f"no file {arguments.input}: --input expects a file with one example per line, or a "
+            "table"
         )
     from bertjax.huggingface import run_cache
     from bertjax.inference import predict
-    from bertjax.io.file_kinds import JSON_LINES, TSV
-    from bertjax.io.lines import read_text_lines
 
-    found = read_text_lines(arguments.input, tables=(TSV, JSON_LINES))
+    lines = predict.read_lines(arguments.input)
     predictor = predict.load(
         run_cache.find_run(arguments.model),
         task=arguments.task,
         data=arguments.data,
         precision=arguments.precision,
     )
-    lines = (line for line in found if line[1].strip())
     while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_PER_CHUNK)):
         for answer in predictor.predict(group, arguments.batch_size):
             print(json.dumps(answer, ensure_ascii=False))
@@ -71,7 +71,11 @@ def parser() -> _flags.Parser:
     parser = _flags.Parser("bertjax predict", __doc__, EPILOG, renamed={"--init": "--model"})
     add = parser.add_argument
     _flags.add_model(parser, "RUN/seed_N, an imported classifier, or a Hugging Face folder")
-    add("--input", metavar="FILE", help="file with one example per line (default: standard input)")
+    add(
+        "--input",
+        metavar="FILE",
+        help="lines of text, JSON objects, or a table (default: standard input)",
+    )
     add("--task", default="", metavar="NAME", help="the task, if the run was fine-tuned on several")
     add(
         "--data",

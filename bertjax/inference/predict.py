@@ -1,8 +1,8 @@
-"""Predict with a fine-tuned model: a prediction for each input line."""
+"""Predict with a fine-tuned model: a prediction for each input line or row of a table."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog, pretrained
+from bertjax.corpus.format import Table, all_formats
 from bertjax.errors import UserError
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.interfaces import Batch, Params, Tokenizer
+from bertjax.io import file_kinds
+from bertjax.io.lines import read_head, read_text_lines
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
 from bertjax.tasks.batches import PairBatches
@@ -124,6 +127,43 @@ def load(
         _compile(pretrainer, head, output, mesh),
         mesh,
     )
+
+
+def read_lines(path: str | None) -> Iterator[Line]:
+    """Iterates over the examples of a file or of standard input.
+
+    CSV, Parquet and Arrow have a header: each row becomes a JSON object with the names of the
+    columns. Of other files, and of TSV, each line that is not blank is an example.
+
+    Raises:
+      UserError: the file is neither text nor a table, or is damaged.
+    """
+    if path is not None and (read_table := _table_reader(path)):
+        return _rows(read_table(path))
+    lines = read_text_lines(path, tables=_TABLES_OF_LINES)
+    return (line for line in lines if line[1].strip())
+
+
+_TABLES_OF_LINES = (file_kinds.TSV, file_kinds.JSON_LINES)
+
+
+def _table_reader(path: str) -> Callable[[str], Table] | None:
+    """Returns the function that reads a table with a header; None for other files."""
+    kind = file_kinds.detect_by_content(path, read_head(path)) or file_kinds.detect_by_name(path)
+    if kind is None or kind in _TABLES_OF_LINES:
+        return None
+    return next((each.read_table for each in all_formats().values() if kind in each.kinds), None)
+
+
+def _rows(table: Table) -> Iterator[Line]:
+    columns = {}
+    for name, cells in table.columns.items():
+        parsed = table.parse_column(name)
+        # A text may be in brackets; a column of lists has nothing else.
+        columns[name] = parsed if all(isinstance(cell, list) for cell in parsed) else cells
+    for location, *cells in zip(table.locations, *columns.values(), strict=True):
+        row = dict(zip(columns, cells, strict=True))
+        yield location, json.dumps(row, ensure_ascii=False, default=str)
 
 
 def _select_task(config: ConfigDict, task: str) -> tuple[str, ConfigDict]:

@@ -175,11 +175,11 @@ def untagged_sentences(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> 
 
 
 def parse_words(line: Line, key: str) -> tuple[str, ...]:
-    """Parses words separated by spaces, or a JSON object with a list of words.
+    """Parses words separated by spaces, or a JSON object with a list of words or such a text.
 
     Args:
       line: The line.
-      key: The key of the list.
+      key: The key of the words.
 
     Raises:
       UserError: there is no word, or the object has no such list.
@@ -188,6 +188,7 @@ def parse_words(line: Line, key: str) -> tuple[str, ...]:
     words = text.split()
     if text.lstrip().startswith("{"):
         words = dataset.parse_json_object(line, {key: "a list of strings"})[key]
+        words = words.split() if isinstance(words, str) else words
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
         raise UserError(
             f'{where}: expected words, or {{"{key}": ["...", "..."]}} with at least one word; fix '

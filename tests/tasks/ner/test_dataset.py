@@ -98,7 +98,7 @@ def test_words_from_inputs(tokenizer, encoding_spec):
     assert first["tags"] == ["B-PER"] * 4
     assert second["entities"] == [{"type": "LOC", "text": "New York", "words": [0, 1]}]
     assert second["probabilities"] == pytest.approx([1.0], abs=1e-3)
-    for line in ('{"words": "a"}', '{"words": []}', "{"):
+    for line in ('{"words": 3}', '{"words": []}', "{"):
         with pytest.raises(UserError, match=r"stdin:3: (got .*, )?expected"):
             ner_dataset.from_inputs([("stdin:3", line)], "", {"labels": labels}, FIELDS, read)
 

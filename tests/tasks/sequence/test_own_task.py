@@ -81,6 +81,13 @@ def test_predictions_survive_hugging_face(home, capsys, tmp_path):
     own = predictions(capsys, home / "run" / "seed_0", lines, tmp_path)
     assert [answer["label"] for answer in own] == ["waiting", "naming"]
     assert own[0]["first"] == "async for m"
+    table = tmp_path / "new.csv"
+    table.write_text('kind,second,first\n?,a m,async for m\n,"a ""m"", [1]",name m\n')
+    capsys.readouterr()
+    predict.main(["--model", str(home / "run" / "seed_0"), "--input", str(table)])
+    of_table = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["label"] for answer in of_table] == ["waiting", "naming"]
+    assert of_table[1]["second"] == 'a "m", [1]'
     export.main(["--model", str(home / "run"), "--output", str(home / "hf")])
     config = json.loads((home / "hf" / "config.json").read_text())
     assert config["id2label"] == {"0": "calling", "1": "naming", "2": "waiting"}
