@@ -2,8 +2,6 @@
 
 import json
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from bertjax.errors import UserError
@@ -23,15 +21,19 @@ def rows_of(tmp_path):
     return read
 
 
-def test_rows_are_objects_of_their_columns(rows_of, tmp_path):
+def test_rows_are_objects_of_their_columns(rows_of):
     last_line, rows = rows_of("a.csv", 'text,words\n"[1], said\nhe","[""a"", ""b""]"\n[2],[]\n')
     assert last_line == "3"  # of the first row
     assert list(map(json.loads, rows)) == [
         {"text": "[1], said\nhe", "words": ["a", "b"]},
         {"text": "[2]", "words": []},
     ]
+
+
+def test_rows_of_parquet_keep_their_types(tmp_path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
-    pyarrow.parquet.write_table(pa.table({"text": ["x"], "words": [["[3]", "d"]]}), path)
+    parquet.write_table(pa.table({"text": ["x"], "words": [["[3]", "d"]]}), path)
     ((_, row),) = read_lines(str(path))
     assert json.loads(row) == {"text": "x", "words": ["[3]", "d"]}
 
