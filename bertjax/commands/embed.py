@@ -22,6 +22,8 @@ examples:
       --output queries.npy
   bertjax embed --model runs/bert --input sentences.txt \\
       --layers -4,-3,-2,-1 --output tokens.npz
+  bertjax embed --model runs/pairs --input papers.parquet --text_field abstract \\
+      --output papers.npy
   bertjax embed --model runs/elmo --input sentences.txt --layers all \\
       --output tokens.parquet
 
@@ -38,11 +40,12 @@ before every text, --prompt TEXT another one.
 An .npz or .safetensors has features [rows, layers, width] and layers; for
 tokens also ids, spans [rows, 2] and begins: text i has the rows begins[i] to
 begins[i + 1]. An .npy is one array [texts, width], of one layer. A .parquet has
-the columns text (the number of the line, from 0) and layer_N; for tokens also
-token, piece, begin, end. An empty line is a text too, without tokens; empty
-lines are counted. The input is streamed: memory use is constant. Until the output
-is complete, its parts are in .NAME.unfinished: the same command resumes after an
-interruption; other options are an error until this folder is removed.
+the columns text (the number of the text, from 0) and layer_N; for tokens also
+token, piece, begin, end. The input has a text per line, or per row (CSV, TSV,
+JSON lines, Parquet, Arrow). An empty text counts too, without tokens. The input
+is streamed: memory use is constant. Until the output is complete, its parts are
+in .NAME.unfinished: the same command resumes after an interruption; other
+options are an error until this folder is removed.
 
 The default precision of most runs, auto, computes matmuls in bfloat16 where
 the hardware supports it; --precision float32 is slower and matches
@@ -55,17 +58,17 @@ def main(argv: list[str]) -> None:
     arguments = parser().parse_args(_join_layers(argv))
 
     from bertjax import pretrained
+    from bertjax.corpus.text import read_texts
     from bertjax.huggingface import run_cache, sentence_transformers
     from bertjax.inference import feature_files
     from bertjax.inference import features as inference_features
     from bertjax.inference.growing_arrays import ResumableTexts
     from bertjax.io import copies, storage
-    from bertjax.io.lines import read_text_lines
     from bertjax.io.unfinished import parts_folder
 
     source, out = arguments.input, storage.to_path(arguments.output)
     feature_files.check_output(out)
-    lines = ResumableTexts((text for _, text in read_text_lines(source, tables=())), source)
+    texts = ResumableTexts(read_texts(source, arguments.text_field), source)
     run = pretrained.load(run_cache.find_run(arguments.model))
     settings = sentence_transformers.choose(
         run.config,
@@ -104,55 +107,57 @@ def main(argv: list[str]) -> None:
         copies.upload_file(out) as path,
         feature_files.open_writer(path, encoding.layers, folder, encoding.tokenizer) as file,
     ):
-        num_truncated = _write_features(file, encoding, lines, source, options)
+        num_truncated = _write_features(file, encoding, texts, source, options)
     if num_truncated:
         max_tokens = encoding.reader.max_text_tokens
         print(f"note: texts truncated to {max_tokens} tokens: {num_truncated:,}", file=sys.stderr)
-    if lines.num_empty:
-        print(f"note: empty lines, which count as texts: {lines.num_empty:,}", file=sys.stderr)
+    if texts.num_empty:
+        print(f"note: empty texts, which count too: {texts.num_empty:,}", file=sys.stderr)
     count, _, width = file.headers["features"][0]
     rows = "tokens" if tokens else "texts"
     print(f"{out}: {count:,} {rows}, layers {encoding.layers} of width {width:,}")
 
 
 def _write_features(
-    file: Any, encoding: Any, lines: Any, source: str, options: Mapping[str, Any]
+    file: Any, encoding: Any, texts: Any, source: str, options: Mapping[str, Any]
 ) -> int:
-    """Writes the features of all lines that are not in the file; returns how many were too long."""
+    """Writes the features of all texts that are not in the file; returns how many were too long."""
     from bertjax.errors import UserError
     from bertjax.inference import features as inference_features
     from bertjax.runtime.progress import progress_display
 
     num_truncated, size = 0, _text_size(source)
     if file.progress is not None:
-        lines.resume(file.progress, file.folder)
+        texts.resume(file.progress, file.folder)
         num_truncated = file.progress["truncated"]
-        print(f"note: resuming after {lines.num_done:,} texts", file=sys.stderr)
+        print(f"note: resuming after {texts.num_done:,} texts", file=sys.stderr)
     chunks = inference_features.extract(
         encoding,
-        (options["prompt"] + line for line in lines),
+        (options["prompt"] + text for text in texts),
         source,
         batch_size=options["batch_size"],
-        first=lines.num_done,
+        first=texts.num_done,
     )
     with progress_display() as display:
         for chunk, features in chunks:
             file.add(chunk, features, tokens=options["pooling"] == "none")
-            lines.done(len(chunk.counts))
+            texts.done(len(chunk.counts))
             num_truncated += chunk.num_truncated
-            file.save(lines.progress() | {"truncated": num_truncated})
-            share = min(1.0, lines.num_bytes / size) if size else None
-            display.update(share, f"{lines.num_done:,} texts")
+            file.save(texts.progress() | {"truncated": num_truncated})
+            share = min(1.0, texts.num_bytes / size) if size else None
+            display.update(share, f"{texts.num_done:,} texts")
     if not (file.headers and file.headers["features"][0][0]):
         file.discard()
-        raise UserError(f"{source} has no text: expected one per line")
+        raise UserError(f"{source} has no text: expected one per line or row")
     return num_truncated
 
 
 def _text_size(source: str) -> int:
-    """The bytes of text in a file; 0 for a compressed one, whose size does not determine them."""
+    """The bytes of text in a file of lines; 0 for a compressed one or a table."""
+    from bertjax.corpus.text import table_format
+
     is_plain = os.path.isfile(source) and not source.endswith((".gz", ".bz2", ".xz", ".zst"))
-    return os.path.getsize(source) if is_plain else 0
+    return os.path.getsize(source) if is_plain and table_format(source) is None else 0
 
 
 def _join_layers(argv: list[str]) -> list[str]:
@@ -180,7 +185,13 @@ def parser() -> _flags.Parser:
     )
     add = parser.add_argument
     _flags.add_model(parser)
-    add("--input", required=True, metavar="FILE", help="file with one text per line")
+    add("--input", required=True, metavar="FILE", help="file with one text per line, or a table")
+    add(
+        "--text_field",
+        default="",
+        metavar="NAME",
+        help="field of JSON lines, or column of a table, with the text (default: text)",
+    )
     add(
         "--output",
         required=True,

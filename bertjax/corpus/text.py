@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from bertjax import catalog
 from bertjax.corpus.documents import PAIR_FORMAT, Document, decode, split_long
-from bertjax.corpus.format import FOLDER, TEXT_FIELD, ReadOptions, all_formats
+from bertjax.corpus.format import FOLDER, TEXT_FIELD, ReadOptions, TextFormat, all_formats
 from bertjax.corpus.sources import PYTHON_DOCS, Source, find_sources, is_dataset
 from bertjax.errors import UserError, nearest
 from bertjax.io import file_kinds, storage
 from bertjax.io.file_kinds import FileKind
-from bertjax.io.lines import read_head
+from bertjax.io.lines import read_head, read_text_lines
 
 
 def read_documents(
@@ -164,6 +164,41 @@ def detect_format(path: str, format: str = "auto") -> str:
     if kind is None and b"\0" in head:
         kind = file_kinds.NUL_BYTES
     return _check_kind(path, kind, format) or "text"
+
+
+def table_format(path: str) -> TextFormat | None:
+    """Return the format of a file with named fields or columns; None for other files.
+
+    Text is never taken for a table by the number of its commas or tabs alone.
+    """
+    kind = file_kinds.detect_by_content(path, read_head(path)) or file_kinds.detect_by_name(path)
+    found = (each for each in all_formats().values() if kind in each.kinds and each.has_fields)
+    return next(found, None)
+
+
+def read_texts(path: str, text_field: str = "") -> Iterator[str]:
+    """Yield the text of each line of a file, or of each row of one with named fields.
+
+    Empty texts are yielded too.
+
+    Args:
+      path: The file, whose format is detected at once.
+      text_field: The field or column with the text; "" for `text`.
+
+    Raises:
+      UserError: The file is neither text nor a table, or is damaged; it has no such field; or
+        `text_field` has no effect on it.
+    """
+    file_format = table_format(path)
+    if file_format is not None:
+        options = ReadOptions(text_field=text_field or TEXT_FIELD)
+        return (document.text for document in file_format.read(path, options))
+    if text_field:
+        raise UserError(
+            f"--text_field {text_field}: {path} has no named fields, expected JSON lines or a "
+            "table; leave it out"
+        )
+    return (text for _, text in read_text_lines(path, tables=()))
 
 
 def _detect_json_array(path: str, first_line: bytes) -> FileKind | None:

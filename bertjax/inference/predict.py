@@ -11,12 +11,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog, pretrained
-from bertjax.corpus.format import Table, all_formats
+from bertjax.corpus.format import Table
+from bertjax.corpus.text import table_format
 from bertjax.errors import UserError
 from bertjax.huggingface import heads as huggingface_heads
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.io import file_kinds
-from bertjax.io.lines import read_head, read_text_lines
+from bertjax.io.lines import read_text_lines
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
 from bertjax.tasks.batches import PairBatches
@@ -138,21 +139,15 @@ def read_lines(path: str | None) -> Iterator[Line]:
     Raises:
       UserError: the file is neither text nor a table, or is damaged.
     """
-    if path is not None and (read_table := _table_reader(path)):
-        return _rows(read_table(path))
+    file_format = table_format(path) if path is not None else None
+    is_lines = file_format is None or {*file_format.kinds} & {*_TABLES_OF_LINES}
+    if not is_lines and file_format.read_table is not None:
+        return _rows(file_format.read_table(path))
     lines = read_text_lines(path, tables=_TABLES_OF_LINES)
     return (line for line in lines if line[1].strip())
 
 
 _TABLES_OF_LINES = (file_kinds.TSV, file_kinds.JSON_LINES)
-
-
-def _table_reader(path: str) -> Callable[[str], Table] | None:
-    """Returns the function that reads a table with a header; None for other files."""
-    kind = file_kinds.detect_by_content(path, read_head(path)) or file_kinds.detect_by_name(path)
-    if kind is None or kind in _TABLES_OF_LINES:
-        return None
-    return next((each.read_table for each in all_formats().values() if kind in each.kinds), None)
 
 
 def _rows(table: Table) -> Iterator[Line]:

@@ -141,9 +141,22 @@ def test_every_format_has_the_same_features(run, tokens, tmp_path):
     }
 
 
+def test_rows_of_a_table_are_texts(run, tokens, tmp_path):
+    table = tmp_path / "papers.csv"
+    table.write_text("\n".join(["id,abstract", *(f'1,"{text}"' for text in TEXTS)]) + "\n")
+    words = ["--model", str(run), "--input", str(table), "--output", str(tmp_path / "f.npz")]
+    embed.main([*words, "--text_field", "abstract"])
+    with np.load(tmp_path / "f.npz") as found:
+        np.testing.assert_array_equal(found["begins"], tokens["begins"])
+        np.testing.assert_allclose(found["features"], tokens["features"][:, -1:], atol=1e-6)
+    with pytest.raises(UserError, match='the column "text" is missing; string columns: "id", "abs'):
+        embed.main([*words[:-1], str(tmp_path / "g.npz")])
+
+
 @pytest.mark.parametrize(
     ("options", "printed"),
     [
+        (["--text_field", "a"], r"texts\.txt has no named fields"),
         (["--layers", "3"], r"got 3, expected 0 \(.*\) to 2, or -3 to -1"),
         (["--layers", "top"], "expected integers such as -1"),
         (["--max_length", "25"], "got 25, expected at most 24"),
@@ -166,7 +179,7 @@ def test_longer_texts_are_truncated_on_request(run, tmp_path, capsys):
     found = extracted(run, tmp_path / "f.npz", "--max_length", "12", "--truncate")
     assert found["begins"].tolist() == [0, 10, 12, 12, 13, 19]
     assert capsys.readouterr().err == (
-        "note: texts truncated to 10 tokens: 1\nnote: empty lines, which count as texts: 1\n"
+        "note: texts truncated to 10 tokens: 1\nnote: empty texts, which count too: 1\n"
     )
 
 
