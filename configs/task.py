@@ -60,6 +60,7 @@ def _table_config(section: dict, size: str) -> ConfigDict:
     """Returns the fields that all kinds of tasks on tables have."""
     config = glue.another_task(section, size)
     config.choose_epoch = "best"
+    config.keep_checkpoints = True  # the model is the result
     config.early_stopping_patience = 0  # epochs without a better dev score; 0 trains all epochs
     config.data.text = ""  # columns: --text, --text_pair, --label; "" for common names
     config.data.label = ""

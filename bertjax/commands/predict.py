@@ -14,12 +14,13 @@ examples:
   echo 'a charming film' | bertjax predict --model runs/sst2/seed_0
   bertjax predict --model runs/mrpc/seed_0 --input pairs.tsv > predictions.jsonl
   bertjax predict --model runs/squad1/seed_0 --input questions.jsonl
-  bertjax predict --model runs/reviews/seed_0 --input new_reviews.csv
+  bertjax predict --model runs/reviews --input new_reviews.csv
 
---model is a seed of a fine-tuning run that kept its checkpoints
-(--config.keep_checkpoints=true), or an imported classifier. The input is a CSV,
-Parquet or Arrow table with the columns of a task of your own, or has one
-example per line, tab-separated without a header, or as a JSON object:
+--model is a fine-tuning run that kept its checkpoints (keep_checkpoints, the
+default of --config task), of which the seed with the median score is used,
+RUN/seed_N, or an imported classifier. The input is a CSV, Parquet or Arrow
+table with the columns of a task of your own, or has one example per line,
+tab-separated without a header, or as a JSON object:
   GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys
             as in TFDS
   SQuAD     question and context, or {"question": "...", "context": "..."}
@@ -70,7 +71,7 @@ def parser() -> _flags.Parser:
     """Returns the parser of the command line."""
     parser = _flags.Parser("bertjax predict", __doc__, EPILOG, renamed={"--init": "--model"})
     add = parser.add_argument
-    _flags.add_model(parser, "RUN/seed_N, an imported classifier, or a Hugging Face folder")
+    _flags.add_model(parser, "a fine-tuning RUN, RUN/seed_N, or an imported or Hugging Face model")
     add(
         "--input",
         metavar="FILE",
