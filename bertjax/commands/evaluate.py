@@ -1,15 +1,15 @@
-"""Evaluate without training: language models, embeddings, files of predictions."""
+"""Evaluate without training: language models, embeddings, classifiers, predictions."""
 
 import json
 import sys
 from typing import Any
 
-from bertjax.commands import _embedding_evaluations, _flags
+from bertjax.commands import _embedding_evaluations, _flags, _task_evaluations
 from bertjax.constraints import NonNegativeInt, constraint_action
 from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Evaluate"
-COMMANDS = ("perplexity", "choices", "blimp", "ewok", "sts", "retrieval", "predictions")
+COMMANDS = ("perplexity", "choices", "blimp", "ewok", "sts", "retrieval", "table", "predictions")
 
 _PERPLEXITY = """\
 examples:
@@ -82,56 +82,6 @@ that over all items, which the publication reports, and the mean over domains.
 With --output, the same command resumes after an interruption.
 """
 
-_PREDICTIONS = """\
-examples:
-  bertjax evaluate predictions mrpc --references glue/MRPC/dev.tsv --predictions MRPC.tsv
-  bertjax evaluate predictions superglue_cb --references superglue/CB/val.jsonl \\
-      --predictions CB.jsonl
-  bertjax evaluate predictions squad --references squad/dev-v2.0.json --predictions pred.json
-  bertjax evaluate predictions conll2003 --references conll2003/valid.txt --predictions ner.txt
-  bertjax evaluate predictions conll2003 --predictions ner.txt
-  bertjax evaluate predictions race --references RACE/dev --predictions pred.json
-  bertjax evaluate predictions swag --references swag/val.csv --predictions answers.jsonl
-
-Prints one JSON object. Metrics are fractions in [0, 1], except for SQuAD, where
-they are percent.
-
-GLUE tasks     cola sst2 mrpc stsb qqp mnli qnli rte wnli, book_review,
-               chnsenticorp. References: a released file with labels.
-               Predictions: two columns, index and prediction, the format of
-               GLUE's server, as in WORKDIR/predictions/dev/ of bertjax
-               finetune.
-SuperGLUE      superglue_boolq superglue_cb superglue_copa superglue_multirc
-               superglue_record superglue_rte superglue_wic superglue_wsc.
-               References: a released file with labels. Predictions:
-               JSON lines of {"idx": 0, "label": ...}, the format of
-               SuperGLUE's server, as in WORKDIR/predictions/dev/ of bertjax
-               finetune.
-xnli mldoc     References: a labelled file with a column language, or a name with
-               {language} for a file of each, such as 'mldoc/{language}.test'.
-               Predictions: three columns, language, index in its language, and
-               prediction, as in WORKDIR/predictions/dev/ of bertjax finetune.
-squad          References: a file in SQuAD's layout. Predictions:
-               {"QUESTION_ID": "answer"}, "" for no answer. Metrics of the
-               official evaluate-v1.1 or evaluate-v2.0, by the version of the
-               references; "rules" is squad1 or squad2.
-squad1 squad2  As squad, with the metrics of this version.
-conll2003      CoNLL columns, word first and tag last. Without references, the
-               last two columns are the reference tag and the predicted tag, as
-               in the input of conlleval. IOB1 and IOB2 tags, also invalid
-               sequences, are scored as in that script. It does not support E
-               and S of BIOES; these are scored as in seqeval's default mode and
-               the Python ports of the script: B and S start an entity, E and S
-               end one; I and E also start one after O, E, S or another type; an
-               entity without E ends before the next start or O.
-race           References: the folder of a split. Predictions: {"high1.txt-0":
-               "B", ...}, with the id of the article and the index of the
-               question, from 0; A to D, or 0 to 3. Or JSON lines of {"id":
-               "high1.txt-0", "prediction": "B"}.
-swag           References: a released file with labels. Predictions: as for
-               race; the id of a question is the index of its row, from 0.
-"""
-
 _UNUSED_OPTIONS = (
     UnusedOptions(
         ("fewshot_input", "seed"),
@@ -193,14 +143,6 @@ def _compare(arguments) -> dict[str, float]:
         )
 
 
-def _predictions(arguments) -> dict[str, Any]:
-    from bertjax.inference import evaluation
-
-    return evaluation.predictions(
-        arguments.task, arguments.predictions, references=arguments.references
-    )
-
-
 def _print(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
@@ -221,7 +163,8 @@ def parser() -> _flags.Parser:
     _add_ewok(commands)
     _embedding_evaluations.add_sts(commands)
     _embedding_evaluations.add_retrieval(commands)
-    _add_predictions(commands)
+    _task_evaluations.add_table(commands)
+    _task_evaluations.add_predictions(commands)
     return parser
 
 
@@ -338,18 +281,3 @@ def _add_within_word(add) -> None:
 def _add_output(add, scored: str) -> None:
     help_text = f"also write the log probabilities of {scored}, as JSON lines"
     add("--output", metavar="FILE", default="", help=help_text)
-
-
-def _add_predictions(commands) -> None:
-    parser = _flags.add_command(
-        commands,
-        "predictions",
-        "Score files of predictions with the official metrics of a task.",
-        _PREDICTIONS,
-        _predictions,
-    )
-    parser.set_defaults(json=True)
-    add = parser.add_argument
-    add("task", metavar="TASK", help="the task, see below")
-    add("--references", metavar="PATH", help="released file with the correct answers; see below")
-    add("--predictions", required=True, metavar="FILE", help="file of predictions")

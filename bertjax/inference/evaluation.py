@@ -1,4 +1,4 @@
-"""Evaluate models without training: language models, embeddings, and files of predictions."""
+"""Evaluate models without training: language models, embeddings, classifiers, predictions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +12,7 @@ from bertjax.huggingface.sentence_transformers import DOCUMENT, QUERY, find_prom
 from bertjax.inference import (
     dense_retrieval,
     embeddings,
+    labelled_tables,
     language_model,
     retrieval_search,
     similarity,
@@ -35,8 +36,8 @@ def evaluate(kind: str, *arguments: Any, **options: Any) -> dict[str, Any]:
     True
 
     Args:
-      kind: `perplexity`, `choices`, `blimp`, `ewok`, `sts`, `retrieval` or `predictions`, the
-        functions of this module.
+      kind: `perplexity`, `choices`, `blimp`, `ewok`, `sts`, `retrieval`, `table` or `predictions`;
+        see `KINDS`.
       *arguments: Those of the function.
       **options: Those of the function.
 
@@ -259,6 +260,7 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "ewok": ewok,
     "sts": sts,
     "retrieval": retrieval,
+    "table": labelled_tables.evaluate,
     "predictions": predictions,
 }
 """Functions by the name of their command, `bertjax evaluate NAME`."""

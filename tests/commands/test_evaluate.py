@@ -6,7 +6,7 @@ import json
 import re
 
 from bertjax import cli
-from bertjax.commands import evaluate
+from bertjax.commands import _task_evaluations
 from bertjax.tasks import official
 
 
@@ -37,5 +37,5 @@ def test_a_user_error_is_one_line(tmp_path):
 
 
 def test_the_help_names_every_task():
-    printed = set(re.findall(r"\w+", evaluate._PREDICTIONS))
+    printed = set(re.findall(r"\w+", _task_evaluations._PREDICTIONS))
     assert set(official.SCORERS) <= printed

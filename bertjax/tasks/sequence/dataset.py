@@ -2,7 +2,7 @@
 
 import pathlib
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -132,17 +132,7 @@ class Dataset:
                     "--label COLUMN"
                 )
         self.metrics = tuple(task.get("eval_metrics", ())) or DEFAULTS[kind]
-        known = [
-            name
-            for name, metric in METRICS.items()
-            if kind in metric.problem_types and metric.num_labels in (0, len(self.labels))
-        ]
-        for name in self.metrics:
-            if name not in known:
-                raise UserError(
-                    f"config.task.eval_metrics: got {name!r} for {len(self.labels)} classes "
-                    f"({kind}), expected some of {', '.join(known)}"
-                )
+        check_metrics("config.task.eval_metrics", self.metrics, kind, len(self.labels))
 
     def _names(self, table: Table, fields: Fields) -> list[list[str]]:
         values, separator = table.parse_column(self.columns.label), fields["label_separator"]
@@ -201,11 +191,7 @@ class Dataset:
         references = self.examples[split].labels
         if references is None:
             return {}
-        if self.problem_type == REGRESSION:
-            predictions = predictions[:, 0]
-        if self.problem_type == MULTI_LABEL:
-            references = references > 0
-        return {name: METRICS[name].compute(predictions, references) for name in self.metrics}
+        return compute_metrics(self.metrics, self.problem_type, predictions, references)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
         """Returns `dev/score`: the first metric, negative for an error."""
@@ -224,6 +210,46 @@ class Dataset:
             problem_type=self.problem_type,
             labels=self.labels,
         )
+
+
+def check_metrics(option: str, names: Sequence[str], problem_type: str, num_labels: int) -> None:
+    """Checks that metrics are defined for a problem type and number of classes.
+
+    Raises:
+      UserError: a metric is unknown or not defined; names the option that it is from.
+    """
+    known = [
+        name
+        for name, metric in METRICS.items()
+        if problem_type in metric.problem_types and metric.num_labels in (0, num_labels)
+    ]
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"{option}: got {name!r} for {num_labels} classes ({problem_type}), expected some "
+                f"of {', '.join(known)}"
+            )
+
+
+def compute_metrics(
+    names: Sequence[str],
+    problem_type: str,
+    outputs: Num[np.ndarray, "n C"],
+    references: Num[np.ndarray, "n *more"],
+) -> dict[str, float]:
+    """Computes metrics by name.
+
+    Args:
+      names: Names of `metrics/sequences.py`.
+      problem_type: One of `metrics.sequences.PROBLEM_TYPES`.
+      outputs: Logits of the classes, or one score.
+      references: Labels, as in `SequenceExamples`.
+    """
+    if problem_type == REGRESSION:
+        outputs = outputs[:, 0]
+    if problem_type == MULTI_LABEL:
+        references = references > 0
+    return {name: METRICS[name].compute(outputs, references) for name in names}
 
 
 OUTPUT = "predict"

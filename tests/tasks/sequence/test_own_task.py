@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.commands import export, finetune, predict
+from bertjax.commands import evaluate, export, finetune, predict
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
 
@@ -100,6 +100,43 @@ def test_predictions_survive_hugging_face(home, capsys, tmp_path):
         predictions(capsys, home / "hf", ["one text"], tmp_path)
     found = bertjax.load(str(home / "hf")).classify([("async for m", "a m")])
     assert found[0]["label"] == "waiting"
+
+
+def test_a_labelled_table_is_scored(home, capsys, tmp_path):
+    rows = [
+        (first, second, kind if number % 5 else "calling")
+        for number, (first, second, kind) in enumerate(ROWS)
+    ]
+    lines = ["first;second;kind", *(";".join(row) for row in rows)]
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    found = bertjax.evaluate(
+        "table",
+        str(home / "run"),
+        str(tmp_path / "new.csv"),
+        metrics=["accuracy"],
+        output=str(tmp_path / "out"),
+    )
+    answers = bertjax.load(str(home / "run")).classify([row[:2] for row in rows])
+    correct = [answer["label"] == row[2] for answer, row in zip(answers, rows, strict=True)]
+    assert found == {"accuracy": pytest.approx(np.mean(correct)), "examples": 96, "truncated": 0}
+    assert 0.7 < np.mean(correct) < 0.95
+    written = (tmp_path / "out" / "new.jsonl").read_text().splitlines()
+    assert [json.loads(line)["true"] for line in written] == [row[2] for row in rows]
+    # Other columns are given, and the metrics are those of the training.
+    lines[0] = "one;two;three"
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    words = ["table", "--model", str(home / "run"), "--data", str(tmp_path / "new.csv"), "--json"]
+    columns = ["--text", "one", "--text_pair", "two", "--label", "three"]
+    capsys.readouterr()
+    evaluate.main([*words, *columns])
+    again = json.loads(capsys.readouterr().out)
+    assert {*again} == {"macro_f1", "matthews", "examples", "truncated"}
+    lines[1] = lines[1] + "s"
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=r"new\.csv:2: label: got 'callings', .*did you mean"):
+        evaluate.main([*words, *columns])
+    with pytest.raises(UserError, match="got the text columns one, expected 2, as of the model"):
+        evaluate.main([*words, *columns[:2], *columns[4:]])
 
 
 def test_a_released_classifier_keeps_its_classes(home, tmp_path):
