@@ -35,7 +35,7 @@ def cross_entropy(
         2022, section 5).
     """
     logits = logits.astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    chosen = _take_labels(logits, labels)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     if label_smoothing:
         chosen = (1 - label_smoothing) * chosen + label_smoothing * logits.mean(axis=-1)
@@ -43,6 +43,27 @@ def cross_entropy(
     if z_loss:
         losses = losses + z_loss * jnp.square(log_normalizer)
     return jnp.sum(weights * losses)
+
+
+def _take_labels(
+    logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"]
+) -> Float[Array, "*lead"]:
+    """The logit of each label.
+
+    On accelerators by comparisons, which are fused with other reductions and gradients of the
+    logits: for a gather, with a scatter as its gradient, XLA writes all logits and their gradients
+    to memory in float32 there. On CPUs, where each reduction reads the logits again, by a gather.
+    """
+    return jax.lax.platform_dependent(logits, labels, cpu=_gather, default=_compare)
+
+
+def _gather(logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"]) -> Float[Array, "*lead"]:
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+
+
+def _compare(logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"]) -> Float[Array, "*lead"]:
+    is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
+    return jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
 
 
 def sigmoid_cross_entropy(
@@ -81,7 +102,7 @@ def _is_argmax(
     logits: Float[Array, "*lead C"], labels: Int[Array, "*lead"]
 ) -> Bool[Array, "*lead"]:
     """`logits.argmax(axis=-1) == labels`, without the slow reduction of (maximum, index)."""
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    chosen = _take_labels(logits, labels)[..., None]
     is_later = jnp.arange(logits.shape[-1]) >= labels[..., None]
     return jnp.all((chosen > logits) | ((chosen == logits) & is_later), axis=-1)
 
@@ -144,7 +165,7 @@ def chunked_softmax(
     ) -> tuple[None, tuple]:
         hidden, labels = chunk
         scores = score(module, hidden, *shared)
-        chosen = jnp.take_along_axis(scores, labels[..., None], axis=-1)[..., 0]
+        chosen = _take_labels(scores, labels)
         total = jax.nn.logsumexp(scores, axis=-1)
         hits = _is_argmax(scores, labels)
         return carry, LabelScores(chosen - total, hits, scores.mean(axis=-1) - total, total)

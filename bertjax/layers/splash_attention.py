@@ -19,6 +19,14 @@ LANES = 128
 
 LARGEST_BLOCK = 512
 
+_MAX_FUSED_BLOCKS = 4
+"""Blocks of keys that the fused backward kernel takes as one, and up to which it is used for local
+attention.
+
+By roofline, the traffic of its gradients of queries costs more than scores computed twice from 3
+(v6e), 7 (v5e) or 9 (v5p) blocks of 512 keys on, for a window of up to 512.
+"""
+
 
 def splash(
     query: Float[Array, "B L H K"],
@@ -104,7 +112,7 @@ def _on_a_device(
         mask = mask & local if causal else local
     kernel = splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),
-        block_sizes=_block_sizes(splash_attention.BlockSizes, *shape),
+        block_sizes=_block_sizes(splash_attention.BlockSizes, *shape, local=window is not None),
         head_shards=1,
         q_seq_shards=1,
         interpret=interpret,
@@ -118,16 +126,24 @@ def _on_a_device(
     return jnp.swapaxes(jax.vmap(attend_example)(*heads_first, query_segments, key_segments), 1, 2)
 
 
-def _block_sizes(kind: type, queries: int, keys: int):
-    """The largest possible blocks, and one fused kernel for the whole backward pass."""
+def _block_sizes(kind: type, queries: int, keys: int, *, local: bool):
+    """Blocks of the forward and the backward pass.
+
+    A fused backward kernel computes the scores once for all three gradients, but writes a gradient
+    of all queries for each block of keys, also where a local mask lets it skip the scores. So it
+    takes several blocks of keys as one, and for local attention in long sequences there are two
+    kernels.
+    """
     query_block, key_block = block_size(queries), block_size(keys)
-    return kind(
-        block_q=query_block,
-        block_kv=key_block,
-        block_q_dkv=query_block,
-        block_kv_dkv=key_block,
-        use_fused_bwd_kernel=True,
-    )
+    blocks = keys // key_block
+    forward = {"block_q": query_block, "block_kv": key_block}
+    backward = {"block_q_dkv": query_block, "block_kv_dkv": key_block}
+    if local and blocks > _MAX_FUSED_BLOCKS:
+        return kind(**forward, **backward, block_q_dq=query_block, block_kv_dq=key_block)
+    if not local:
+        fused = max(n for n in range(1, _MAX_FUSED_BLOCKS + 1) if blocks % n == 0)
+        backward |= {"block_kv_dkv": fused * key_block, "block_kv_dkv_compute": key_block}
+    return kind(**forward, **backward, use_fused_bwd_kernel=True)
 
 
 def block_size(length: int, largest: int = LARGEST_BLOCK) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "token": 0, "opaque": 0}
 _ARRAY = re.compile(r"([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_INSTRUCTION = re.compile(r"  (?:ROOT )?%?[\w.-]+ = ")
 _CALLEES = re.compile(
     r"(?:calls|body|condition|to_apply|async_execution_thread_calls|called_computations)=%?([\w.-]+)"
 )
@@ -150,17 +151,31 @@ def parse(text: str) -> Program:
     """Parses the text of `compiled.as_text()`."""
     computations: dict[str, Computation] = {}
     entry, current = "", None
-    for line in text.splitlines():
+    for line in _whole_lines(text):
         if line.endswith("{") and not line.startswith(" ") and "->" in line:
             name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
             current = computations[name] = Computation()
             entry = name if line.startswith("ENTRY ") else entry
-        elif line.startswith("}"):
+        elif line == "}":
             current = None
         elif current is not None and " = " in line:
             instruction = _parse_instruction(line)
             current[instruction.name] = instruction
     return Program(computations, entry)
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Yields lines, joining those of an instruction: the metadata of Pallas kernels has several."""
+    parts: list[str] = []
+    in_computation = False
+    for line in text.splitlines():
+        starts = not in_computation or line == "}" or _INSTRUCTION.match(line)
+        if starts and parts:
+            yield "".join(parts)
+            parts = []
+        parts.append(line)
+        in_computation = line != "}" and (in_computation or line.endswith("{"))
+    yield "".join(parts)
 
 
 def _parse_instruction(line: str) -> Instruction:

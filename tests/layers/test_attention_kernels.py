@@ -201,6 +201,23 @@ def test_splash_over_several_blocks_of_queries_and_keys(random):
     assert_same(got, attend_without_kernel(query, key, value, mask), 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("length", "window"), [(1152, None), (1152, 51), (640, 51)], ids=["full", "local", "split"]
+)
+def test_gradients_of_splash_over_several_blocks(length, window, random):
+    """1,152 tokens are three blocks, of which a fused backward pass takes the keys as one; local
+    attention in the five blocks of 640 tokens has two kernels in the backward pass."""
+    arrays = [random(2, length, 1, 8) for _ in range(3)]
+    mask = masks.padding(jnp.arange(length) < jnp.array([[601], [0]]))
+    mask = mask & masks.window(length, window) if window else mask
+    probe = random(2, length, 1, 8)
+    got, expected = (
+        jax.jit(functools.partial(value_and_gradients, function, probe))(*arrays, mask)
+        for function in (functools.partial(splash, interpret=True), attend_without_kernel)
+    )
+    assert_same(got, expected, 1e-5)
+
+
 def test_splash_on_a_mesh_uses_local_rows_and_heads(arrays):
     """Rows over data and fsdp, heads over tensor; and rows by vmap over data, as in training."""
     axes = ("data", "fsdp", "tensor", "sequence")

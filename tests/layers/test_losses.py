@@ -15,6 +15,25 @@ def test_cross_entropy_by_hand():
     np.testing.assert_allclose(loss, np.log(2) + 3 * np.log(2.5), rtol=1e-6)
 
 
+def test_logits_of_labels_are_equal_on_accelerators_without_gather_and_scatter(random):
+    logits, labels = random(2, 3, 5), jnp.array([[0, 4, 2], [1, 1, 3]])
+    logits = logits.at[0, 0, 1].set(-jnp.inf)
+    probe = random(2, 3)
+    by_comparison, by_gather = (
+        jax.vjp(lambda logits, take=take: take(logits, labels), logits)
+        for take in (losses._compare, losses._gather)
+    )
+    np.testing.assert_array_equal(by_comparison[0], by_gather[0])
+    np.testing.assert_array_equal(by_comparison[1](probe)[0], by_gather[1](probe)[0])
+
+    gradient = jax.jit(jax.grad(losses.cross_entropy)).trace(logits, labels, probe)
+    programs = {
+        name: gradient.lower(lowering_platforms=(name,)).as_text() for name in ("tpu", "cpu")
+    }
+    assert "scatter" in programs["cpu"]
+    assert not any(word in programs["tpu"] for word in ("scatter", "gather"))
+
+
 def test_weight_zero_has_no_loss_and_no_gradient(random):
     logits = random(2, 3, 5)
     labels, weights = jnp.array([[0, 4, 2], [1, 1, 3]]), jnp.array([[1.0, 0, 1], [0, 0, 1]])

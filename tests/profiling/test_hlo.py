@@ -67,6 +67,15 @@ def test_instructions_are_parsed():
     assert program.computations["main"]["doubled"].origin == "jit(step)/add"
 
 
+def test_an_instruction_may_have_several_lines():
+    """Pallas kernels have JSON in their metadata, of which a line starts with a brace."""
+    metadata = 'kernel_metadata={\n  "name": "splash"\n}}, metadata={op_name="jit(step)/kernel"}'
+    program = hlo.parse(TEXT.replace("calls=%fused", f"calls=%fused, attributes={{{metadata}"))
+    assert program.computations["body"].keys() == hlo.parse(TEXT).computations["body"].keys()
+    assert program.computations["body"]["layer"].origin == "jit(step)/kernel"
+    assert traffic.count_bytes_moved(program) == traffic.count_bytes_moved(hlo.parse(TEXT)) > 0
+
+
 def test_trip_counts_come_from_the_loop_condition():
     runs = hlo.parse(TEXT).runs
     assert (runs["main"], runs["body"], runs["fused"]) == (1, 5, 5)

@@ -288,7 +288,7 @@ class StopsAt(Interrupt):
         super().__init__()
         self._left = step
 
-    def expected(self):
+    def should_stop(self):
         self._left -= 1
         self.stopped = self._left == 0
         return self.stopped
