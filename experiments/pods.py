@@ -34,9 +34,12 @@ TOKENS = {
     "configs/roberta.py:large": 4_096,
     "configs/albert.py:xxlarge": 2_048,
     "configs/electra.py:large": 4_096,
+    "modernbert:base": 8_192,
+    "modernbert:large": 4_096,
 }
 """Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe."""
 
+CONFIGS = [config for config in TOKENS if not config.startswith("modernbert")]
 PODS = ("v5e-8", "v5e-256", "v5p-512", "v6e-256")
 
 Plan = dict[str, Any]
@@ -142,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--configs",
         nargs="+",
-        default=list(TOKENS),
+        default=CONFIGS,
         help="config files (default: the five of docs/capacity.md)",
     )
     add(
