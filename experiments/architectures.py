@@ -11,7 +11,8 @@ The time is converted to tokens by the speed of each recipe, measured first, in 
 else running; the runs themselves can then share the machine with others, and resume. All
 checkpoints are measured by one task, whatever the run's own objective: 15% of single tokens masked
 in full sentences of 128 held-out tokens. Architectures are compared first, which is the default,
-then optimizers on one of them: `--runs modernbert+muon ...`.
+then optimizers on one of them: `--runs modernbert+muon ...`, or with another peak learning rate:
+`--runs modernbert+muon@3e-3 ...`.
 
 `--num_train_tokens` compares for a number of tokens instead.
 
@@ -58,10 +59,13 @@ ARCHITECTURES = {
 OPTIMIZERS = {
     "adamw": {},
     "stable_adamw": {},
-    "muon": {"optimizer.learning_rate": 2e-2},
+    "muon": {},
     "lamb": {"optimizer.learning_rate": 1e-2},
 }
-"""Overrides of `RUN+OPTIMIZER`, in addition to the name of the optimizer."""
+"""Overrides of `RUN+OPTIMIZER`, in addition to the name of the optimizer.
+
+Muon has the rate of AdamW, whose updates have the same size (`muon_rms`).
+"""
 LENGTH, BATCH, VOCAB_SIZE = 128, 32, 8192
 NUM_TIMINGS = 5
 """Processes whose median is the speed of a recipe."""
@@ -97,14 +101,14 @@ def run(words: Sequence[str]) -> None:
         io_files.write_atomic(output, f"{json.dumps(stored, indent=1)}\n".encode())
 
     for timing in range(NUM_TIMINGS):
-        for name in arguments.runs:
+        for name in map(_without_rate, arguments.runs):
             if len(speeds.setdefault(name, [])) <= timing:
                 speeds[name].append(_tokens_per_second(name))
                 save()
     for seed in arguments.seeds:
         for name in arguments.runs:
             limit = {"seconds": arguments.seconds}
-            tokens = int(arguments.seconds * statistics.median(speeds[name]))
+            tokens = int(arguments.seconds * statistics.median(speeds[_without_rate(name)]))
             if arguments.num_train_tokens:
                 tokens = arguments.num_train_tokens
                 limit = {"num_train_tokens": tokens}
@@ -113,9 +117,10 @@ def run(words: Sequence[str]) -> None:
                 rows.append(key | _train_and_measure(arguments, name, seed, tokens))
                 save()
     for row in sorted(rows, key=lambda row: row["loss"]):
+        speed = statistics.median(speeds[_without_rate(row["run"])])
         print(
             f"{row['run']:24} seed {row['seed']}  {row['steps']:7,} steps "
-            f"{statistics.median(speeds[row['run']]):9,.0f} tokens/s  loss {row['loss']:.4f}"
+            f"{speed:9,.0f} tokens/s  loss {row['loss']:.4f}"
         )
     _plot(stored, output.with_suffix(".png"))
 
@@ -134,18 +139,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _without_rate(name: str) -> str:
+    return name.partition("@")[0]
+
+
 def _overrides(name: str) -> tuple[str, dict[str, Any]]:
     """The config of a run and the values that differ from it.
 
     Raises:
       UserError: unknown architecture or optimizer.
     """
-    architecture, _, optimizer = name.partition("+")
+    architecture, _, optimizer = _without_rate(name).partition("+")
     for known, given in ((ARCHITECTURES, architecture), (OPTIMIZERS, optimizer)):
         if given and given not in known:
             raise UserError(f"--runs {name}: unknown {given!r}: {nearest(given, known)}")
     spec, own = ARCHITECTURES[architecture]
     chosen = {"optimizer.name": optimizer} | OPTIMIZERS[optimizer] if optimizer else {}
+    if "@" in name:
+        chosen["optimizer.learning_rate"] = float(name.partition("@")[2])
     shape = {"data.phases": (), "data.max_seq_length": LENGTH, "data.batch_size": BATCH}
     return spec, {**shape, "model.vocab_size": VOCAB_SIZE, **own, **chosen}
 
@@ -226,7 +237,7 @@ def _plot(stored: Mapping[str, Any], path: pathlib.Path) -> None:
     names = list(dict.fromkeys(row["run"] for row in rows))
     for row in rows:
         tokens, losses = np.array(row["curve"]).T
-        unit = 60 * statistics.median(speeds[row["run"]]) if by_time else 1e6
+        unit = 60 * statistics.median(speeds[_without_rate(row["run"])]) if by_time else 1e6
         color = f"C{names.index(row['run'])}"
         first = next(other for other in rows if other["run"] == row["run"])
         label = row["run"] if row is first else None
