@@ -147,7 +147,7 @@ def _overrides(name: str) -> tuple[str, dict[str, Any]]:
     """The config of a run and the values that differ from it.
 
     Raises:
-      UserError: unknown architecture or optimizer.
+      UserError: unknown architecture or optimizer, or a learning rate that is no number.
     """
     architecture, _, optimizer = _without_rate(name).partition("+")
     for known, given in ((ARCHITECTURES, architecture), (OPTIMIZERS, optimizer)):
@@ -156,7 +156,11 @@ def _overrides(name: str) -> tuple[str, dict[str, Any]]:
     spec, own = ARCHITECTURES[architecture]
     chosen = {"optimizer.name": optimizer} | OPTIMIZERS[optimizer] if optimizer else {}
     if "@" in name:
-        chosen["optimizer.learning_rate"] = float(name.partition("@")[2])
+        rate = name.partition("@")[2]
+        try:
+            chosen["optimizer.learning_rate"] = float(rate)
+        except ValueError:
+            raise UserError(f"--runs {name}: got {rate!r}, expected a learning rate") from None
     shape = {"data.phases": (), "data.max_seq_length": LENGTH, "data.batch_size": BATCH}
     return spec, {**shape, "model.vocab_size": VOCAB_SIZE, **own, **chosen}
 
