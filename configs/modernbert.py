@@ -24,6 +24,9 @@ GLUE is the dev score on the authors' model card. Parameters are those of the en
 continued at 5e-5 after 900 billion tokens, when its loss no longer fell; its batch sizes here are
 those of base.
 
+A step of the published optimizer removes 1e-5 of a parameter at the peak of the learning rate
+(released code: `decoupled_stableadamw`), which is a weight decay of 1e-5 / learning rate in ours.
+
 `mini` has the size and budget of `configs/bert_mini_hour.py`.
 """
 
@@ -46,6 +49,7 @@ _TOKENS, _GROWTH_TOKENS = 1.719e12, 50e9
 _EXTENSION_LENGTH, _EXTENSION_BATCH, _EXTENSION_TOKENS = 8192, 576, 300e9
 _WARMUP_TOKENS = {"base": 3e9, "large": 2e9}
 _RATES = {"base": (8e-4, 3e-4), "large": (5e-4, 5e-5)}
+_DECAY = 1e-5  # share of a parameter that a step removes at the peak of the learning rate
 
 
 def get_config(recipe: str = "base") -> ConfigDict:
@@ -86,7 +90,7 @@ def _pretraining(size: str) -> ConfigDict:
             "schedule": "constant",
             "warmup_steps": round(_WARMUP_TOKENS.get(size, 3e9) / (768 * _LENGTH)),
             "restarts": (),
-            "weight_decay": 1e-5,
+            "weight_decay": _DECAY / rate,
             "adam_b1": 0.9,
             "adam_b2": 0.98,
             "adam_eps": 1e-6,
@@ -133,9 +137,8 @@ def _context_extension(config: ConfigDict, size: str) -> ConfigDict:
     config.model.global_rope_theta = 160_000.0
     config.data.update(max_seq_length=_EXTENSION_LENGTH, batch_size=_EXTENSION_BATCH, phases=())
     _, rate = _RATES[size]
-    config.optimizer.update(
-        learning_rate=rate, schedule="warmup_stable_decay", warmup_steps=0, end_learning_rate=0.0
-    )
+    config.optimizer.update(learning_rate=rate, weight_decay=_DECAY / rate, warmup_steps=0)
+    config.optimizer.update(schedule="warmup_stable_decay", end_learning_rate=0.0)
     config.optimizer.decay_share = 1 / 6
     config.optimizer.decay_steps = 0
     config.optimizer.decay_shape = "1-sqrt"
@@ -150,9 +153,8 @@ def _mini(config: ConfigDict) -> ConfigDict:
     config.model.attention_output_dropout_prob = 0.0
     config.tokenizer.update(kind="wordpiece", lowercase=True)
     config.data.update(microbatches=1, phases=((5000, 64, 64), (1000, 128, 32)))
-    config.optimizer.update(
-        learning_rate=1e-3, schedule="warmup_stable_decay", warmup_steps=200, end_learning_rate=0.0
-    )
+    config.optimizer.update(learning_rate=1e-3, weight_decay=_DECAY / 1e-3, warmup_steps=200)
+    config.optimizer.update(schedule="warmup_stable_decay", end_learning_rate=0.0)
     config.optimizer.decay_share = 0.2
     config.optimizer.decay_steps = 0
     config.optimizer.decay_shape = "1-sqrt"

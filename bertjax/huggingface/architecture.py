@@ -29,6 +29,7 @@ _DEFAULTS = {
     "ACT_FIELD": "hidden_act",
     "HAS_SEGMENTS": None,
     "NOT_EXPORTED": {},
+    "MERGED_FIELDS": {},
     "SPECIALS": (),
     "EXTRA_EMBEDDING_ROWS": False,
     "BUFFERS": (),

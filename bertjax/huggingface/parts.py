@@ -25,6 +25,8 @@ _NO_PLACE = "no class of transformers has it"
 _NO_INPUT = "transformers reads texts without it"
 _UNTRAINED = "this run has not trained it"
 
+_MERGED = "transformers has one value for it and {}"
+
 _INPUTS = ("knowledge", "document_context")
 """Fields of `config.data` that add inputs to the text, which tokenizers of transformers do not."""
 
@@ -77,6 +79,9 @@ def to_hf(
     arrays = name_map.to_hf(maps, params, run["model"], source)
     unread = [field for field in _INPUTS if run.get("data", {}).get(field)]
     left_out |= {f"config.data.{field}": _NO_INPUT for field in unread}
+    for field, kept in attribute(architecture, "MERGED_FIELDS").items():
+        if run["model"][field] != run["model"][kept]:
+            left_out[f"config.model.{field}"] = _MERGED.format(kept)
     return HFModel(model_type, config, arrays, imported.get("dtype", "float32")), left_out
 
 

@@ -41,7 +41,7 @@ def build_trainer(
     objectives = runs_teachers.objectives(
         config.objectives, build.tokenizer_fields(config), teachers
     )
-    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    pretrainer = Pretrainer(build.encoder(config.model), objectives, build.encode(config))
     batch = random_batch(config, phase)
     frozen = load_teachers(teachers)
     return build.trainer(config, pretrainer, mesh, batch, phases=[phase], frozen=frozen), batch

@@ -161,6 +161,7 @@ def find(config: ConfigDict, tokenizer: Tokenizer | None, trainer: Trainer) -> I
     copied = ("encoder", *sorted((before & now) - {"encoder"}))
     fresh = [f"params/{part}" for part in sorted(now - before)]
     converter = _Converter(config, source, tokenizer)
+    axes = trees.flatten_names(trainer.logical_axes)
     sums = getattr(catalog.load("models", config.model.name).Model, "array_sums", {})
     sources, conversions = {}, {}
     for name, shape in shapes.items():
@@ -174,7 +175,7 @@ def find(config: ConfigDict, tokenizer: Tokenizer | None, trainer: Trainer) -> I
                 continue
             sources[name] = summands
             if old != shape or converter.has_other_pieces:
-                found = converter.find(name, old, shape)
+                found = converter.find(name, old, shape, axes[name])
                 conversions |= {name: found} if found else {}
     if config.init.optimizer:
         _check_optimizer(record.arrays, trees.flatten_names(trainer.shapes), conversions, fresh)
@@ -230,17 +231,26 @@ class _Converter:
         ] = None
         return pieces
 
-    def find(self, name: str, stored: tuple[int, ...], shape: tuple[int, ...]) -> Conversion | None:
+    def find(
+        self, name: str, stored: tuple[int, ...], shape: tuple[int, ...], axes: Sequence[str | None]
+    ) -> Conversion | None:
         """The conversion of an array; None to copy it.
+
+        Args:
+          name: Its path.
+          stored: Its shape in the source.
+          shape: Its shape in the run.
+          axes: The logical names of its axes; () if they have none.
 
         Raises:
           UserError: the shapes differ in another way.
         """
         sizes = [(a, b) for a, b in zip(stored, shape, strict=False) if a != b]
         vocabulary = self._old.get("vocab_size"), self._new.get("vocab_size")
-        is_vocabulary = vocabulary[0] in stored and self._tokenizer is not None
-        if is_vocabulary and (sizes == [vocabulary] or (self.has_other_pieces and not sizes)):
-            axis = stored.index(vocabulary[0])
+        axis = axes.index("vocab") if "vocab" in axes else None
+        is_vocabulary = axis is not None and stored[axis] == vocabulary[0]
+        changes = sizes == [vocabulary] or (self.has_other_pieces and not sizes)
+        if self._tokenizer is not None and is_vocabulary and changes:
             return functools.partial(average_rows, self._pieces, axis=axis)
         if not sizes and len(stored) == len(shape):
             return None

@@ -242,7 +242,7 @@ def _summarise(
         summary |= _unigram(job)
     summary |= {
         **costs,
-        **({"mixture": usage} if (usage := job.mixture_usage()) else {}),
+        **({"mixture": usage} if (usage := job.mixture_usage(int(state.step))) else {}),
         "parameters": trees.num_parameters(job.trainer.shapes.params),
         **{f"{name}_fingerprint": value for name, value in job.provenance.items()},
         "config": json.loads(configs.to_json(job.config)),

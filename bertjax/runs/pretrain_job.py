@@ -98,20 +98,24 @@ class Job:
         rows = phase.batch_size if corpus is self.corpus else 1
         return runs_examples.examples(self.config, corpus, self.tokenizer, phase, rows, skipped)
 
-    def mixture_usage(self) -> dict[str, dict[str, float]]:
+    def mixture_usage(self, num_steps: int | None = None) -> dict[str, dict[str, float]]:
         """The examples, tokens, epochs and token shares of each corpus of a mixture; else {}.
 
-        Tokens are those of all phases.
+        Args:
+          num_steps: Number of steps that have been done; None for those of all phases.
         """
         used: dict[str, dict[str, float]] = {}
         if not isinstance(self.corpus, MixedCorpus):
             return used
+        left = sum(phase.steps for phase in self.phases) if num_steps is None else num_steps
         for phase in self.phases:
-            usage = self.examples(self.corpus, phase).usage(phase.steps * phase.batch_size)
+            steps = min(phase.steps, left)
+            left -= steps
+            usage = self.examples(self.corpus, phase).usage(steps * phase.batch_size)
             for name, counts in usage.items():
                 before = used.get(name, dict.fromkeys(counts, 0))
                 used[name] = {key: before[key] + count for key, count in counts.items()}
-        total = sum(counts["tokens"] for counts in used.values())
+        total = sum(counts["tokens"] for counts in used.values()) or 1.0
         return {
             name: counts | {"token_share": counts["tokens"] / total}
             for name, counts in used.items()
@@ -149,7 +153,7 @@ def prepare(
     objectives = runs_teachers.objectives(
         config.objectives, build.tokenizer_fields(config, tokenizer), teachers
     )
-    pretrainer = Pretrainer(build.encoder(config.model), objectives)
+    pretrainer = Pretrainer(build.encoder(config.model), objectives, build.encode(config))
     frozen = runs_teachers.frozen_params(teachers)
     trainer = build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen)
     return Job(

@@ -13,8 +13,14 @@ from jaxtyping import Array, Float
 
 from bertjax.train.optimizer import leading_axes, parameter_name
 
-TO_HEADS = ("query", "key", "value", "gate", "relative", "position_key", "position_query")
-"""Modules whose kernels map one axis to heads; other kernels map all axes but the last to it."""
+ONE_INPUT_AXIS = (
+    *("query", "key", "value", "gate", "relative", "position_key", "position_query"),
+    "input",
+)
+"""Modules whose kernels map one axis to heads, or to the gates of an LSTM; other kernels map all
+axes but the last to it."""
+RECURRENT = "recurrent"
+"""The parameter of an LSTM that maps its outputs to the gates of the next step."""
 
 
 class Matrix(NamedTuple):
@@ -59,8 +65,8 @@ def matrix_of(path: tuple, shape: tuple[int, ...]) -> Matrix | None:
     rank = len(shape) - leading
     if rank < 2:
         return None
-    to_heads = len(names) > 1 and names[-2] in TO_HEADS
-    return Matrix(leading, 1 if to_heads else rank - 1, shape)
+    one_input = len(names) > 1 and (names[-2] in ONE_INPUT_AXIS or names[-1] == RECURRENT)
+    return Matrix(leading, 1 if one_input else rank - 1, shape)
 
 
 def rms(path: tuple, array: Array) -> Float[Array, "..."]:

@@ -35,6 +35,7 @@ SHARED = (
 """Fields of `config.optimizer` that `make` applies to every algorithm."""
 
 NO_DECAY = ("bias", "scale")
+"""Ends of the names of parameters without weight decay."""
 STACKED = ("layers", "block")
 """Parameters below two names with these ends have a leading layer axis (`layers/stack.py`)."""
 GROUPED = ("layers", "group")
@@ -207,7 +208,7 @@ def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtr
 def decay_mask(params: Params) -> Params:
     """True for parameters with weight decay: all but biases and the scales of LayerNorm."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: parameter_name(path)[-1] not in NO_DECAY, params
+        lambda path, _: not parameter_name(path)[-1].endswith(NO_DECAY), params
     )
 
 

@@ -148,7 +148,7 @@ def shardings(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
 
     return jax.tree_util.tree_map_with_path(
         place,
-        nn.get_partition_spec(boxed),
+        logical_axes(boxed),
         nn.meta.unbox(boxed),
         is_leaf=lambda node: isinstance(node, PartitionSpec),
     )
@@ -161,6 +161,11 @@ def sharded_shapes(boxed: PyTree, mesh: Mesh, rules: Sequence[tuple]) -> PyTree:
         nn.meta.unbox(boxed),
         shardings(boxed, mesh, rules),
     )
+
+
+def logical_axes(boxed: PyTree) -> PyTree:
+    """The names of the axes of each array, as partition specs; empty for an array without names."""
+    return nn.get_partition_spec(boxed)
 
 
 def map_boxed(function: Callable[[tuple, Any], Any], params: PyTree) -> PyTree:

@@ -39,6 +39,7 @@ class Trainer:
       mesh: The devices.
       pretrainer: The encoder and its objectives.
       shapes: The state as shapes with shardings, the target of restoring a checkpoint.
+      logical_axes: The names of the axes of each parameter, as partition specs.
       frozen: Parameters that are not trained, on the mesh; not part of checkpoints.
       create_state: Initialises the state, on the mesh.
       train_step: The jitted training step; donates its state.
@@ -50,6 +51,7 @@ class Trainer:
     mesh: Mesh
     pretrainer: Pretrainer
     shapes: PyTree
+    logical_axes: PyTree
     frozen: Params
     create_state: Callable[[], TrainState]
     train_step: TrainStep
@@ -149,7 +151,8 @@ def make_trainer(
     def initial() -> tuple[TrainState, Params]:
         return create_with_frozen(pretrainer, optimizer, _one_example(batch), seed, batch_size)
 
-    shapes, frozen_shapes = sharding.sharded_shapes(jax.eval_shape(initial), mesh, rules)
+    boxed = jax.eval_shape(initial)
+    shapes, frozen_shapes = sharding.sharded_shapes(boxed, mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
         shapes, options["gradient_specs"] = _shard_optimizer(shapes)
@@ -173,6 +176,7 @@ def make_trainer(
         mesh=mesh,
         pretrainer=pretrainer,
         shapes=shapes,
+        logical_axes=sharding.logical_axes(boxed[0].params),
         frozen=frozen,
         create_state=BoundStep(jax.jit(init_state, out_shardings=placed), (frozen,)),
         train_step=bind(

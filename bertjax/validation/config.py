@@ -46,6 +46,11 @@ def check(config: ConfigDict) -> None:
         _check_model_relations(config, modules)
         _check_best_metric(config)
         _check_budget(config)
+    elif restarts := config.optimizer.get("restarts"):
+        raise UserError(
+            f"config.optimizer.restarts: got {restarts}, expected () in a fine-tuning, "
+            "which has no phases; leave it out"
+        )
 
 
 def check_model(fields: Mapping[str, Any]) -> None:

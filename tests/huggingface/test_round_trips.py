@@ -28,7 +28,7 @@ RUNS = {
     "spanbert": ("BertForMaskedLM", {"sbo"} | NO_POOLER),
     "tinybert": ("BertModel", {"layer_matching"} | NO_POOLER),
     "distilbert": ("DistilBertForMaskedLM", set()),
-    "modernbert": ("ModernBertForMaskedLM", set()),
+    "modernbert": ("ModernBertForMaskedLM", {"config.model.attention_output_dropout_prob"}),
 }
 SHRUNK = {
     "hidden_size": 16,

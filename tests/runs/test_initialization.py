@@ -13,6 +13,7 @@ from bertjax import config as configs
 from bertjax.corpus.prepare import prepare
 from bertjax.errors import UserError
 from bertjax.huggingface import importing
+from bertjax.layers import layer_choice
 from bertjax.runs import initialization, pretrain_job
 from bertjax.tokenizers import tokenizer as tokenizers
 from bertjax.train.checkpoint import restore, trees
@@ -65,7 +66,8 @@ def test_the_encoder_and_the_shared_heads_are_loaded(folder, source):
 
 
 def test_heads_that_the_source_does_not_have_are_new(folder, source):
-    job, found = start(spec="spanbert:tiny")
+    job, found = start(spec="spanbert:tiny", **{"optimizer.freeze_encoder": True})
+    assert job.trainer.pretrainer.encode is layer_choice.frozen_features  # without dropout
     assert job.initialization.fresh == ("sbo",)
     assert any(name.startswith("sbo/") for name in found)
     np.testing.assert_array_equal(found["mlm/bias"], source["mlm/bias"])
@@ -101,15 +103,29 @@ def test_more_pieces_positions_and_layers(folder, source):
         )
 
 
-def random_source(spec, folder):
+def random_source(spec, folder, **changes):
     """Writes a run of a config with random parameters; returns both."""
     tokenizer = tokenizers.load(SAVED / "vocab")
-    config = bertjax.load_config(spec, {"model.vocab_size": tokenizer.vocab_size})
+    size = {"model.vocab_size": tokenizer.vocab_size}
+    config = bertjax.load_config(spec, size | changes)
     random = np.random.default_rng(0)
     shapes = importing.parameter_shapes(importing.pretrainer(config, tokenizer))
     params = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     importing.write(importing.Import(config, tokenizer, params, ()), folder)
     return config, params
+
+
+def test_only_axes_of_the_vocabulary_follow_its_pieces(folder):
+    size = tokenizers.load(SAVED / "vocab").vocab_size
+    axes = {"model.max_position_embeddings": size, "model.intermediate_size": size}
+    _, params = random_source("roberta:tiny", folder / "source", **axes)
+    text = (folder / "text.txt").read_text()[::-1]
+    tokenizers.train([text], kind="wordpiece", vocab_size=size).save("other")
+    job, found = start((), model=folder / "source", **{"tokenizer.path": "other"})
+    assert job.config.model.vocab_size == size
+    for name in params:
+        is_vocabulary = name in ("encoder/word_embeddings/embedding", "mlm/bias")
+        assert np.array_equal(found[name], params[name]) is not is_vocabulary, name
 
 
 def test_word_embeddings_of_another_sharing_with_the_generator(folder):

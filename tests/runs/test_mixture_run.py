@@ -92,6 +92,9 @@ def test_the_shares_of_tokens_are_those_of_each_phase_and_in_the_summary(make):
     share = counts.sum(axis=0) / counts.sum()
     assert abs(usage["A"]["token_share"] - share[0]) < 0.02
     assert usage["A"]["examples"] + usage["B"]["examples"] == 50 * 16
+    part = job.mixture_usage(37)
+    assert part["A"]["examples"] + part["B"]["examples"] == 37 * 16
+    assert part["A"]["tokens"] < usage["A"]["tokens"]
     assert f"A: {usage['A']['token_share']:.1%} of the tokens" in pretrain_job.description(job)
     later = rows_of(job, start_step=37)
     assert later[0][0] == 37

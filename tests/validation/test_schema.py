@@ -169,6 +169,7 @@ BERT, GLUE = "bert.py:tiny", "glue.py:mrpc"
         ("elmo.py:tiny", {"model.hidden_size": 17}, "expected an even number"),
         ("vit.py:digits", {"model.patch_size": 3}, "to divide into patches of patch_size pixels"),
         (GLUE, {"choose_epoch": "bets"}, "config.choose_epoch: got 'bets', expected one of"),
+        (GLUE, {"optimizer.restarts": ((1e-3, 5),)}, "expected () in a fine-tuning, "),
         (GLUE, {"optimizer.warmup_share": 1.5}, "config.optimizer.warmup_share: got 1.5, expected"),
         (GLUE, {"model.hidden_dropout_prob": 1}, "config.model.hidden_dropout_prob: got 1, expect"),
         (GLUE, {"model.hiden_size": 8}, "no field 'hiden_size' in config.model: did you mean"),

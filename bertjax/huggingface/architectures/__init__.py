@@ -39,6 +39,8 @@ It may define (defaults: `huggingface/architecture.py`)
   ACT_FIELD      the field of the bertjax model with the activation that other heads have
   HAS_SEGMENTS   whether the model distinguishes segments; default: type_vocab_size > 1
   NOT_EXPORTED   for objectives that are not part of the exported model, the reason
+  MERGED_FIELDS  for fields of the bertjax model that HF does not have, the field whose value HF
+                 uses in their place
   SPECIALS       special tokens of released vocabularies that only pretraining used
   EXTRA_EMBEDDING_ROWS
                  whether released word embeddings have more rows than the tokenizer has tokens

@@ -51,6 +51,8 @@ WORDS = {
 }
 """The bertjax field of each HF field."""
 
+MERGED_FIELDS = {"attention_output_dropout_prob": "attention_probs_dropout_prob"}
+
 READ = (
     *("classifier_dropout", "classifier_activation", "layer_types", "rope_parameters"),
     *("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
@@ -162,7 +164,7 @@ def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, An
     return {
         "name": "modernbert",
         **renamed,
-        "attention_output_dropout_prob": renamed["attention_probs_dropout_prob"],
+        **{field: renamed[kept] for field, kept in MERGED_FIELDS.items()},
         "global_attn_every_n_layers": _period(hf_config),
         "global_rope_theta": _theta(hf_config, _FULL, "global_rope_theta"),
         "local_rope_theta": _theta(hf_config, _LOCAL, "local_rope_theta"),
@@ -188,14 +190,18 @@ def _layer_types(num_layers: int, period: int) -> list[str]:
 
 
 def _theta(hf_config: Mapping[str, Any], kind: str, word: str) -> float:
-    """The base of the rotary frequencies; `rope_parameters`, of transformers 5, has precedence."""
+    """The base of the rotary frequencies; `rope_parameters`, of transformers 5, has precedence.
+
+    A `local_rope_theta` of null is that of global attention.
+    """
     rope = (hf_config.get("rope_parameters") or {}).get(kind) or {}
     if rope.get("rope_type", "default") != "default":
         raise UserError(
             f"rope_type of config.json: got {rope['rope_type']!r} for {kind}, expected 'default', "
             "the only value that bertjax supports"
         )
-    return float(rope.get("rope_theta", hf_config[word]))
+    theta = rope.get("rope_theta", hf_config[word])
+    return float(hf_config["global_rope_theta"] if theta is None else theta)
 
 
 def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.errors import UserError
 from bertjax.huggingface.architectures import bert
 from bertjax.huggingface.name_map import TOKEN_HEADS, ArrayMap, dense, norm
 
@@ -60,9 +61,14 @@ def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, An
     """The bertjax fields of an HF config.
 
     Raises:
-      UserError: see `bert.fields`.
+      UserError: see `bert.fields`, and `pad_token_id`, which the positions follow, is null.
     """
-    return bert.fields(hf_config, parts) | {"position_offset": hf_config.get("pad_token_id", 1) + 1}
+    pad_id = hf_config.get("pad_token_id", 1)
+    if pad_id is None:
+        raise UserError(
+            "pad_token_id of config.json: got null, expected an id: the first position is one more"
+        )
+    return bert.fields(hf_config, parts) | {"position_offset": pad_id + 1}
 
 
 def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:

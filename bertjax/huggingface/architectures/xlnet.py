@@ -51,6 +51,8 @@ WORDS = {
 }
 """The bertjax field of each HF field."""
 
+MERGED_FIELDS = {"attention_probs_dropout_prob": "hidden_dropout_prob"}
+
 READ = ("d_head", "mem_len", "clamp_len", "summary_last_dropout")
 
 FIXED = config_words.FIXED | {
@@ -125,7 +127,7 @@ def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, An
     return {
         "name": "xlnet",
         **renamed,
-        "attention_probs_dropout_prob": renamed["hidden_dropout_prob"],
+        **{field: renamed[kept] for field, kept in MERGED_FIELDS.items()},
         "mem_len": hf_config.get("mem_len") or 0,
         "clamp_len": max(hf_config.get("clamp_len", -1), 0),
     }

@@ -39,7 +39,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
 
 def _scale_leaf(path: tuple, update: Array, parameter: Array) -> Array:
     names = parameter_name(path)
-    if names[-1] in NO_DECAY:
+    if names[-1].endswith(NO_DECAY):
         return update
     axes = tuple(range(leading_axes(names), update.ndim))
 

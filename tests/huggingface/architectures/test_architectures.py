@@ -180,6 +180,7 @@ def test_hyperparameters_of_no_architecture_are_refused(model):
             ("glue",),
             "summary_type .*: got 'first', expected 'last'",
         ),
+        ("roberta", {"pad_token_id": None}, (), "pad_token_id of config.json: got null"),
     ],
 )
 def test_unsupported_fields_of_related_architectures_are_refused(
@@ -202,6 +203,12 @@ def test_memory_and_distances_without_a_limit():
     fields = architecture.fields(CONFIGS["xlnet"] | {"mem_len": None, "clamp_len": -1}, ())
     assert (fields["mem_len"], fields["clamp_len"]) == (0, 0)
     assert architecture.fields(CONFIGS["xlnet"] | {"clamp_len": 9}, ())["clamp_len"] == 9
+
+
+def test_a_local_theta_of_null_is_the_global_one():
+    thetas = {"global_rope_theta": 5e4, "local_rope_theta": None}
+    fields = architectures.load("modernbert").fields(FIELDS | thetas, ())
+    assert (fields["global_rope_theta"], fields["local_rope_theta"]) == (5e4, 5e4)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ LAYERS = 3
 SHAPES = {
     "encoder/layers/block/attention/query/kernel": (LAYERS, 5, 2, 3),
     "encoder/layers/block/attention/query/bias": (LAYERS, 2, 3),
+    "encoder/layers/block/attention/content_bias": (LAYERS, 2, 3),
     "encoder/layers/block/attention_norm/scale": (LAYERS, 5),
     "encoder/word_embeddings/embedding": (11, 5),
     "mlm/transform/dense/kernel": (5, 7),

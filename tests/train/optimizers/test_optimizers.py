@@ -161,6 +161,8 @@ def test_attention_kernels_are_matrices_of_all_heads():
     assert of("encoder/layers/shared/attention/value/kernel", (D, H, K)).sizes == (D, H * K)
     assert of("encoder/layers/group/feed_forward/output/kernel", (4, N, F, D)).sizes == (F, D)
     assert of("encoder/layers/block/attention_norm/scale", (N, D)) is None
+    assert of("encoder/forward_0/input/kernel", (D, 4, F)).sizes == (D, 4 * F)  # gates of an LSTM
+    assert of("encoder/forward_0/recurrent", (D, 4, F)).sizes == (D, 4 * F)
 
 
 @pytest.mark.parametrize(
