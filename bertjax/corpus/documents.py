@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertjax.errors import UserError
+from bertjax.io import file_kinds
 from bertjax.io.lines import MAX_LINE_BYTES, read_text_lines
 
 MAX_DOCUMENT_LENGTH = MAX_LINE_BYTES
@@ -89,19 +90,27 @@ def join_pair(source: str, target: str) -> str:
 def read_pairs(path: str) -> Iterator[tuple[str, str]]:
     """Yield (source, target) of every line of a TSV or JSON lines file.
 
-    A line is read as JSON if the file has the extension of JSON lines, or it starts with a brace.
+    A line is read as JSON in a file with an extension of JSON lines; in a file without one, nor one
+    of TSV, if it starts with a brace.
 
     Raises:
-      UserError: A line is not a pair, or one of its texts is empty.
+      UserError: A line is not a pair, or one of its texts is empty or too long.
     """
+    kind = file_kinds.detect_by_name(path)
     for where, line in read_text_lines(path):
         if not line.strip():
             continue
-        is_json = path.partition(".")[2].startswith(("json", "ndjson")) or line.startswith("{")
+        has_brace = kind is not file_kinds.TSV and line.lstrip().startswith("{")
+        is_json = kind is file_kinds.JSON_LINES or has_brace
         source, target = _parse_json_pair(line, where) if is_json else _parse_tsv_pair(line, where)
         if not (source.strip() and target.strip()):
             raise UserError(
                 f"{where}: got an empty source or target, expected text; fill it or remove the line"
+            )
+        if len(source) + len(target) >= MAX_DOCUMENT_LENGTH:  # would be split into two documents
+            raise UserError(
+                f"{where}: got a pair of {len(source) + len(target):,} characters, expected fewer "
+                f"than {MAX_DOCUMENT_LENGTH:,}; shorten it or remove the line"
             )
         yield source, target
 

@@ -1,8 +1,8 @@
 """Encode documents as records: split into sentences, tokenize, store token ids as bytes.
 
 Sentences are tokenized separately, so that their lengths are known and no token spans two. If a
-tokenizer encodes the space before a word (byte-level BPE), every sentence but the first of a line
-keeps that space: the ids equal those of the whole line. The record format is described in
+tokenizer encodes the space before a word (byte-level BPE), a sentence after white space in its line
+keeps a space: the ids equal those of the whole line. The record format is described in
 `corpus/reader.py`.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bertjax.corpus.reader import INDEX_DTYPE, MAX_RECORD_TOKENS
-from bertjax.corpus.sentences import split_paragraphs
+from bertjax.corpus.sentences import split_line
 from bertjax.interfaces import Tokenizer
 from bertjax.tokenizers import tokenizer as tokenizers
 
@@ -133,10 +133,16 @@ class DocumentEncoder:
 
 
 def split_document(document: str, separator: str) -> Iterator[str]:
-    """Yield the sentences of a document, with `separator` before all but the first of a line."""
-    for line in split_paragraphs(document):
-        for number, sentence in enumerate(line):
-            sentence = separator + sentence if number else sentence
+    """Yield the sentences of a document, with `separator` before those after white space in a line.
+
+    A sentence that follows a full-width mark has no white space before it.
+    """
+    for line in document.splitlines():
+        line, end = line.strip(), 0
+        for sentence in split_line(line):
+            start = line.index(sentence, end)
+            has_space, end = start > end, start + len(sentence)
+            sentence = separator + sentence if has_space else sentence
             if len(sentence) <= MAX_SENTENCE_CHARACTERS:
                 yield sentence
             else:

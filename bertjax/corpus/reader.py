@@ -7,10 +7,14 @@ followed by the number of tokens of each of its sentences. `SPLIT.index.npy` has
 record, from which examples are counted and located without reading records.
 """
 
+import contextlib
+import errno
 import functools
 import hashlib
 import json
+import os
 import pathlib
+import resource
 import threading
 from typing import Any
 
@@ -124,6 +128,13 @@ class Corpus:
                     self._readers[shard] = ArrayRecordReader(str(self.path / file), READER_OPTIONS)
                 return self._readers[shard].read((records - self._first_records[shard]).tolist())
         except (RuntimeError, IndexError, ValueError) as error:
+            if os.strerror(errno.EMFILE) in str(error):
+                limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                raise UserError(
+                    f"cannot open {self.path / file}: got a limit of {limit:,} open files, "
+                    f"expected more than the {len(self._readers):,} shards of the split; raise it "
+                    "with `ulimit -n`, or prepare the corpus again with a larger --shard_size"
+                ) from error
             raise UserError(f"cannot read {self.path / file} ({error}); {_REPAIR}") from error
 
 
@@ -132,6 +143,9 @@ _REPAIR = "restore it from a copy, or delete the corpus folder and run `bertjax 
 
 def open_corpus(path: str | pathlib.Path, split: str = "train") -> Corpus:
     """Open a split of a corpus, checking file sizes and the index against the manifest.
+
+    The process's limit of open files is raised as far as the system allows: a shard that has been
+    read stays open.
 
     Raises:
       UserError: There is no manifest or no such split, the split is empty, or a file is missing or
@@ -152,9 +166,19 @@ def open_corpus(path: str | pathlib.Path, split: str = "train") -> Corpus:
     for file in (entry["index"]["file"], entry["counts"]["file"]):
         if not (path / file).is_file():
             raise UserError(f"{path / file} is missing; {_REPAIR}")
+    _raise_open_files_limit()
     corpus = Corpus(path, split, manifest)
     _check_index(corpus)
     return corpus
+
+
+def _raise_open_files_limit() -> None:
+    """Raise the soft limit of open files, which is often 1,024, to the hard limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # Some systems refuse the hard limit that they report.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def read_manifest(path: str | pathlib.Path) -> dict[str, Any]:

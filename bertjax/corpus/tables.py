@@ -8,10 +8,7 @@ from typing import Any
 from bertjax.corpus.documents import Document, clean, decode, decode_bytes
 from bertjax.corpus.format import ReadOptions, Table, import_extra, missing_field
 from bertjax.errors import UserError
-from bertjax.io.lines import read_lines
-
-MAX_ROW_BYTES = 1 << 26
-"""Maximum size of a line, and of a field, which cannot be read in pieces."""
+from bertjax.io.lines import MAX_RECORD_BYTES, read_records
 
 PYARROW_EXTRA = "parquet"
 """The extra of bertjax that installs pyarrow."""
@@ -53,7 +50,7 @@ def read_cells(
     Raises:
       UserError: The table is empty, a row has another number of cells, or its quotes do not match.
     """
-    csv.field_size_limit(MAX_ROW_BYTES)
+    csv.field_size_limit(MAX_RECORD_BYTES)
     try:
         # Spreadsheets write a byte order mark.
         columns = next(csv.reader([header.removeprefix("\ufeff")], **dialect), [])
@@ -95,7 +92,7 @@ class TableLines:
 
     def __init__(self, path: str, errors: str):
         self._path, self._errors = path, errors
-        self._lines = read_lines(path, MAX_ROW_BYTES)
+        self._lines = read_records(path)
         self._replaced, self.number = 0, 0
 
     def __iter__(self) -> "TableLines":
@@ -104,10 +101,6 @@ class TableLines:
     def __next__(self) -> str:
         offset, line = next(self._lines)
         self.number += 1
-        if len(line) >= MAX_ROW_BYTES // 2 and not line.endswith(b"\n"):
-            raise UserError(
-                f"{self._path}:{self.number}: got a line over 64 MiB, expected less; split it"
-            )
         text, replaced = decode_bytes(self._path, offset, line, self._errors)
         self._replaced += replaced
         return text

@@ -22,7 +22,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bertjax.errors import UserError
@@ -31,6 +31,7 @@ from bertjax.io.files import cache_directory, write_atomic
 
 _NUM_THREADS = 16
 _STAMP = ".fetched.json"
+_UPLOAD = ".upload"
 
 
 def cache_path(purpose: str, path: Any) -> pathlib.Path:
@@ -97,7 +98,7 @@ def atomic_upload(name: Any, last: str) -> Iterator[pathlib.Path]:
     """A context manager that yields a local folder and uploads it when the block completes.
 
     For a local path that path itself is yielded. For a bucket the folder is the same one every
-    time, so that an interrupted command can continue; files already in the bucket are not uploaded
+    time, so that an interrupted command can continue; files that it has uploaded are not uploaded
     again.
 
     Args:
@@ -194,11 +195,21 @@ def _not_new(target: pathlib.Path) -> UserError:
 def upload_tree(folder: pathlib.Path, target: Any, last: str) -> None:
     """Upload a local folder to a bucket, the file `last` after all others.
 
-    Files that are in the bucket already, with the same size, are skipped.
+    An interrupted upload of the same local files is resumed: files of equal size in the bucket are
+    skipped. Until it is complete, `.upload` in the bucket identifies the local files; if that is
+    missing or identifies others, everything is uploaded.
     """
+    names = {
+        str(path.relative_to(folder)): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".part"  # left by a process that was killed
+    }
     uploaded = storage.with_retries(lambda: storage.list_files(target), target)
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = {str(path.relative_to(folder)): path for path in files}
+    mark, identity = target / _UPLOAD, _identify(names)
+    is_resumed = _UPLOAD in uploaded and storage.with_retries(mark.read_bytes, mark) == identity
+    if not is_resumed:
+        uploaded = {}
+        storage.with_retries(lambda: mark.write_bytes(identity), mark)
     missing = {
         name: path
         for name, path in names.items()
@@ -207,6 +218,14 @@ def upload_tree(folder: pathlib.Path, target: Any, last: str) -> None:
     print(f"storage: uploading {len(missing) + 1} files to {target}", file=sys.stderr, flush=True)
     _copy_all([(path, target / name) for name, path in missing.items()], _copy_file)
     upload(names[last], target / last)
+    storage.with_retries(lambda: mark.unlink(missing_ok=True), mark)
+
+
+def _identify(files: Mapping[str, pathlib.Path]) -> bytes:
+    """Identify the content of local files without reading it."""
+    stats = [(name, path.stat()) for name, path in files.items()]
+    content = json.dumps([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    return hashlib.sha256(content.encode()).hexdigest().encode()
 
 
 def _copy_file(source: Any, target: Any) -> None:

@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import pathlib
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,9 @@ def cache_directory(named: str = "") -> pathlib.Path:
 def write_atomic(path: pathlib.Path, content: bytes) -> None:
     """Replace a file atomically: a crash leaves the old or the new content, never a part.
 
+    Several processes and threads may write the same file; the last one wins. One that is killed
+    may leave a hidden file that ends in `.part`.
+
     Raises:
       OSError: The file cannot be written; the old content is kept.
     """
@@ -35,14 +39,14 @@ def write_atomic(path: pathlib.Path, content: bytes) -> None:
         # In a bucket an object becomes visible only once it is complete.
         storage.with_retries(lambda: path.write_bytes(content), path)
         return
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(temporary, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync(path.parent)

@@ -17,6 +17,9 @@ from bertjax.io.inputs import BUFFER, CORRUPTION_ERRORS, open_decompressed, read
 MAX_LINE_BYTES = 1 << 20
 """A longer line is read in pieces, so that memory is bounded for every input."""
 
+MAX_RECORD_BYTES = 1 << 26
+"""A longer line is refused if it is a record, which cannot be read in pieces."""
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Record = TypeVar("Record")
 _STANDARD_INPUT = "standard input"
@@ -45,6 +48,23 @@ def read_lines(path: str, max_length: int = MAX_LINE_BYTES) -> Iterator[tuple[in
                 line, offset = line[3:], 3
             yield offset, line
             offset += len(line)
+
+
+def read_records(path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield (byte offset, line) for every line of a file, like `read_lines`, but never a piece.
+
+    Raises:
+      UserError: As for `read_lines`, or a line is longer than `MAX_RECORD_BYTES`.
+    """
+    # The pieces of a line that is too long for `read_lines` have at least half of its limit.
+    lines = read_lines(path, 2 * MAX_RECORD_BYTES)
+    for number, (offset, line) in enumerate(lines, start=1):
+        if len(line) > MAX_RECORD_BYTES:
+            raise UserError(
+                f"{path}:{number}: got a line over {MAX_RECORD_BYTES >> 20} MiB, expected less; "
+                "split it"
+            )
+        yield offset, line
 
 
 def read_head(path: str) -> bytes:
@@ -89,12 +109,12 @@ def read_text_lines(
       tables: The formats of tables that the caller can read; None for any.
 
     Raises:
-      UserError: As for `read_lines`; the file is not text, or a line is not UTF-8.
+      UserError: As for `read_records`; the file is not text, or a line is not UTF-8.
     """
     if path is None:
         return _decode_lines(_STANDARD_INPUT, _check_first_line(sys.stdin.buffer, tables))
     _check_kind(path, read_head(path), tables)
-    return _decode_lines(path, (raw for _, raw in read_lines(path)))
+    return _decode_lines(path, (raw for _, raw in read_records(path)))
 
 
 def _check_first_line(

@@ -68,4 +68,6 @@ def _check_settings(folder: pathlib.Path, settings: Mapping[str, Any]) -> None:
 
 
 def _has_parts(folder: pathlib.Path) -> bool:
-    return any(each.is_file() and each.name not in (_LOCK, _SETTINGS) for each in folder.rglob("*"))
+    names = (path.name for path in folder.rglob("*") if path.is_file())
+    # A process that was killed while it wrote a file may have left one that ends in .part.
+    return any(name not in (_LOCK, _SETTINGS) and not name.endswith(".part") for name in names)

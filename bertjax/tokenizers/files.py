@@ -156,13 +156,14 @@ def read_json(path: pathlib.Path) -> Any:
 
 
 def _read_text(path: pathlib.Path) -> str:
+    """Returns the content of a file without its byte order mark, which some editors add."""
     if not path.is_file():
         raise UserError(f"{path} is missing")
     content = path.read_bytes()
     if not content.strip():
         raise UserError(f"{path} is empty; expected a vocabulary")
     try:
-        return content.decode()
+        return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path} is not UTF-8 at byte {error.start}; expected a vocabulary"

@@ -2,7 +2,9 @@
 
 import io
 import pathlib
+import random
 import re
+import sys
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +22,10 @@ _THREADS = 4
 
 _SENTENCE = re.compile(r"\S.{0,990}(?!\S)|\S{1,990}")
 """At most 991 characters, to fit SentencePiece's limit of 4,192 bytes; split at spaces if any."""
+
+MAX_CHARACTERS = 1 << 28
+"""Of a longer text the unigram model is trained on a sample of at most this size: SentencePiece
+holds its text in memory, with about 20 bytes for each character."""
 
 _BECOMES_SPACE = frozenset(
     map(chr, (*b"\t\n\f\r", 0x61C, 0x200B, 0x200C, 0x200E, 0x200F, 0x2581, 0xFEFF, 0xFFFD))
@@ -40,8 +46,8 @@ def train_sentencepiece(
     """Trains a SentencePiece model, and returns the content of its `spiece.model`.
 
     Normalisation, lowercasing and accent stripping are part of the model. `unigram` is the unigram
-    language model of Kudo (2018, section 3.2), `sentencepiece_bpe` the BPE of Sennrich et al.
-    (2016).
+    language model of Kudo (2018, section 3.2), trained on at most `MAX_CHARACTERS` of the text;
+    `sentencepiece_bpe` the BPE of Sennrich et al. (2016).
 
     Args:
       texts: Documents.
@@ -60,12 +66,13 @@ def train_sentencepiece(
             f"normalization: got {normalization!r}, expected one of {', '.join(NORMALIZATIONS)} "
             "for SentencePiece"
         )
-    sentences = _split_sentences(texts) if kind == "unigram" else _word_counts(texts)
+    is_unigram = kind == "unigram"
+    sentences = _sample(_split_sentences(texts)) if is_unigram else _word_counts(texts)
     with tempfile.TemporaryDirectory() as folder:
         return _train(
             sentences,
-            model_type="unigram" if kind == "unigram" else "bpe",
-            input_format="text" if kind == "unigram" else "tsv",
+            model_type="unigram" if is_unigram else "bpe",
+            input_format="text" if is_unigram else "tsv",
             vocab_size=vocab_size,
             character_coverage=character_coverage,
             **_normalization(normalization, lowercase, strip_accents, pathlib.Path(folder)),
@@ -124,6 +131,35 @@ def _split_sentences(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         for line in text.splitlines():
             yield from _SENTENCE.findall(line)
+
+
+def _sample(sentences: Iterable[str]) -> Iterator[str]:
+    """Yields all sentences in order, or a random part of them if they are too long to be held.
+
+    The part is the largest 1/2, 1/4, ... with at most `MAX_CHARACTERS`; equal texts give equal
+    samples.
+    """
+    generator = random.Random(0)
+    held: list[tuple[float, str]] = []
+    size, fraction = 0, 1.0
+    for sentence in sentences:
+        rank = generator.random()
+        if rank < fraction:
+            held.append((rank, sentence))
+            size += len(sentence)
+        while size > MAX_CHARACTERS:
+            fraction /= 2
+            held = [entry for entry in held if entry[0] < fraction]
+            size = sum(len(sentence) for _, sentence in held)
+    if fraction < 1:
+        print(
+            f"note: the text has more than {MAX_CHARACTERS:,} characters; the unigram model is "
+            f"trained on a sample of 1/{round(1 / fraction)} of it",
+            file=sys.stderr,
+        )
+    held.reverse()
+    while held:  # releases each sentence when SentencePiece has copied it
+        yield held.pop()[1]
 
 
 def _word_counts(texts: Iterable[str]) -> Iterator[str]:

@@ -111,7 +111,8 @@ def train_wordpiece(
     """
     words = count_words(texts, splitter(define({"[UNK]": 0})))
     alphabet = select_alphabet(words, character_coverage)
-    for word in [word for word in words if not _is_spellable(word, set(alphabet))]:
+    characters = frozenset(alphabet)
+    for word in [word for word in words if not _is_spellable(word, characters)]:
         del words[word]
     inside = sorted({character for word in words for character in word[1:]})
     pieces = [*WORDPIECE_SPECIALS, *alphabet, *(f"##{character}" for character in inside)]
@@ -193,7 +194,7 @@ def splitter(definition: Definition) -> Callable[[str], list[str]]:
     return lambda chunk: [word for word, _ in split(normalize(chunk))]
 
 
-def _is_spellable(word: str, alphabet: set[str]) -> bool:
+def _is_spellable(word: str, alphabet: frozenset[str]) -> bool:
     return len(word) <= MAX_CHARACTERS_PER_WORD and alphabet.issuperset(word)
 
 

@@ -94,6 +94,16 @@ def test_ids_of_sentences_equal_those_of_their_line(shared_data, kind):
     assert encodes_spaces(reference) == (kind == "gpt2")
 
 
+def test_no_space_is_encoded_between_sentences_without_one(tmp_path):
+    line = "\u4eca\u65e5\u306f\u3002\u660e\u65e5\u306f\u3002 One\uff01  Two\u3002\u4eca"
+    reference = tokenizer.train([line], kind="bpe", vocab_size=270)
+    reference.save(str(tmp_path / "bpe"))
+    (found,) = sentences_of(DocumentEncoder(str(tmp_path / "bpe"))([f"{line}\n {line} "]))
+    spaced = line.replace("  ", " ")
+    assert reference.decode([token for sentence in found for token in sentence]) == spaced * 2
+    assert len(found) == 10
+
+
 @pytest.mark.parametrize(("vocab_size", "size"), [(1 << 16, 2), ((1 << 16) + 1, 4)])
 def test_ids_are_stored_in_the_smallest_dtype(vocab_size, size):
     dtype = encoding.id_dtype(vocab_size)

@@ -1,6 +1,7 @@
 """Reading a corpus: records in any order, checksums, fingerprints."""
 
 import json
+import resource
 import shutil
 import threading
 
@@ -130,6 +131,21 @@ def test_threads_can_read_concurrently(corpus_path):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_the_limit_of_open_files_is_raised_and_named(corpus_path):
+    limits = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+        corpus = open_corpus(corpus_path)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        with pytest.raises(
+            UserError, match=r"got a limit of 3 open files, .* the 3 shards .*ulimit"
+        ):
+            corpus.read(np.arange(corpus.num_records))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_changed_byte_is_detected_by_verify_and_by_reading(corpus_path):

@@ -10,6 +10,7 @@ import pytest
 import zstandard
 
 from bertjax.errors import UserError
+from bertjax.io import lines
 from bertjax.io.lines import read_lines, read_text_lines
 
 TEXT = b"first line\nsecond\n\nlast without an end"
@@ -83,6 +84,18 @@ def test_a_long_line_is_split_after_spaces(tmp_path):
     assert b"".join(line for _, line in found) == content
     assert all(len(line) <= 25 for _, line in found)
     assert all(line.endswith((b" ", b"\n")) for _, line in found)
+
+
+def test_a_line_that_is_one_text_is_whole_or_refused(tmp_path, monkeypatch):
+    path = tmp_path / "text"
+    path.write_text("word " * 300_000 + "\nlast")
+    assert [text[-6:] for _, text in read_text_lines(str(path))] == [" word ", "last"]
+    monkeypatch.setattr(lines, "MAX_RECORD_BYTES", 1 << 20)
+    path.write_text("x" * (1 << 20))
+    assert [len(text) for _, text in read_text_lines(str(path))] == [1 << 20]
+    path.write_text("first\n" + "word " * 300_000 + "\nlast")
+    with pytest.raises(UserError, match=r"text:2: got a line over 1 MiB, expected less"):
+        list(read_text_lines(str(path)))
 
 
 def test_a_character_is_never_split(tmp_path):

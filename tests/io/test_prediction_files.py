@@ -1,5 +1,8 @@
 """Writers of predictions on a full disk: a one-line error, and the old file is kept."""
 
+import types
+import uuid
+
 import numpy as np
 import pytest
 
@@ -24,16 +27,17 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_is_one_line_and_keeps_the_old_file(name, tmp_path):
+def test_a_full_disk_is_one_line_and_keeps_the_old_file(name, tmp_path, monkeypatch):
     path = tmp_path / "predictions" / name
     WRITERS[name](path)
     before = path.read_bytes()
-    path.with_name(f".{name}.part").symlink_to("/dev/full")
+    monkeypatch.setattr(uuid, "uuid4", lambda: types.SimpleNamespace(hex="0"))
+    path.with_name(f".{name}.0.part").symlink_to("/dev/full")
     with pytest.raises(UserError, match=rf"cannot write .*{name}: No space left") as caught:
         WRITERS[name](path)
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == before
-    assert not path.with_name(f".{name}.part").is_symlink()
+    assert not path.with_name(f".{name}.0.part").is_symlink()
     WRITERS[name](path)
 
 

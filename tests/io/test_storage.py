@@ -115,17 +115,38 @@ def test_a_folder_is_uploaded_with_one_file_last_and_only_once(bucket):
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert bucket.names("bucket") == []
-    bucket.put("bucket", "c/deep/part", b"54321")
-    bucket.requests.clear()
     with copies.atomic_upload("gs://bucket/c", "last") as folder:
         assert (folder / "deep" / "part").read_text() == "12345"
         (folder / "more").write_text("x")
         (folder / "last").write_text("y")
     assert bucket.names("bucket") == ["c/deep/part", "c/last", "c/more"]
-    assert bucket.objects["bucket", "c/deep/part"][0] == b"54321"
     generation = {name: bucket.objects["bucket", name][1] for name in bucket.names("bucket")}
     assert max(generation, key=generation.get) == "c/last"
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_upload_of_the_same_files_is_resumed(bucket, tmp_path, monkeypatch):
+    target = storage.to_path("gs://bucket/c")
+    (tmp_path / "part").write_text("12345")
+    (tmp_path / "last").write_text("y")
+    (tmp_path / ".last.0.part").write_text("left by a killed process")
+
+    def interrupt(source, target):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copies, "upload", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            copies.upload_tree(tmp_path, target, "last")
+    assert bucket.names("bucket") == ["c/.upload", "c/part"]
+    generation = bucket.objects["bucket", "c/part"][1]
+    copies.upload_tree(tmp_path, target, "last")
+    assert bucket.names("bucket") == ["c/last", "c/part"]
+    assert bucket.objects["bucket", "c/part"][1] == generation
+    (tmp_path / "part").write_text("54321")
+    copies.upload_tree(tmp_path, target, "last")
+    assert bucket.content("bucket", "c/part") == b"54321"
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ def test_settings_without_parts_are_replaced(tmp_path):
     killed = tmp_path / ".a.npz.unfinished"
     killed.mkdir()
     (killed / "lock").touch()
+    (killed / ".settings.json.0.part").touch()
     (killed / "settings.json").write_text('{"layers": [1]}')
     with parts_folder(tmp_path / "a.npz", {"layers": [2]}) as folder:
         assert json.loads((folder / "settings.json").read_text()) == {"layers": [2]}

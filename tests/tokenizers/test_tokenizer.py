@@ -371,6 +371,21 @@ def test_unreadable_files_are_refused_in_one_line(tmp_path, write, path, message
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "contents",
+    [
+        {"vocab__txt": GOOD},
+        {"tokenizer__json": MODEL},
+        {"vocab__json": '{"a": 0, "b": 1, "ab": 2}', "merges__txt": "a b\n"},
+    ],
+)
+def test_a_byte_order_mark_is_no_text(tmp_path, contents):
+    files(**contents)(tmp_path)
+    fingerprint = load(tmp_path).fingerprint
+    files(**{name: f"\ufeff{content}" for name, content in contents.items()})(tmp_path)
+    assert load(tmp_path).fingerprint == fingerprint
+
+
 def test_lowercase_applies_to_vocab_txt_only(shared_data):
     with pytest.raises(UserError, match=r"applies only to a vocab.txt: got lowercase=True"):
         load(shared_data / "vocab" / "gpt2", lowercase=True)

@@ -11,6 +11,7 @@ import pytest
 import sentencepiece
 
 from bertjax.errors import UserError
+from bertjax.tokenizers import sentencepiece_training
 from bertjax.tokenizers.sentencepiece_training import character_converter
 from bertjax.tokenizers.tokenizer import KINDS, train
 
@@ -224,6 +225,22 @@ def test_the_normalization_table_equals_that_of_sentencepiece(lowercase):
         and own.Normalize(f"x{character}x") != f"x{convert(character)}x"
     ]
     assert set(differing) <= exceptions
+
+
+def test_unigram_is_trained_on_a_sample_of_a_long_text(monkeypatch, capsys):
+    lines = [line for text in TOPICS for line in text.splitlines()]
+    whole, size = train(lines, kind="unigram", vocab_size=300), sum(map(len, lines))
+    monkeypatch.setattr(sentencepiece_training, "MAX_CHARACTERS", size)
+    assert train(lines, kind="unigram", vocab_size=300).fingerprint == whole.fingerprint
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(sentencepiece_training, "MAX_CHARACTERS", size // 3)
+    first, second = (train(lines, kind="unigram", vocab_size=300) for _ in range(2))
+    assert first.fingerprint == second.fingerprint != whole.fingerprint
+    assert "trained on a sample of 1/4 of it" in capsys.readouterr().err
+    sample = list(sentencepiece_training._sample(lines))
+    assert size / 5 < sum(map(len, sample)) <= size // 3
+    rest = iter(lines)
+    assert all(line in rest for line in sample)  # in order
 
 
 @pytest.mark.parametrize("kind", ["unigram", "sentencepiece_bpe"])

@@ -3,8 +3,8 @@
 `datasets.Dataset.save_to_disk` writes a folder of such streams, which can be passed as one input.
 """
 
-import json
 import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -13,9 +13,11 @@ from bertjax.corpus.documents import Document
 from bertjax.corpus.format import ReadOptions, Table, TextFormat, import_extra
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
+from bertjax.io.files import get_field, load_json
 from bertjax.io.inputs import open_seekable, reading_errors
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_LAYOUT = "the layout that save_to_disk of datasets writes"
 
 
 def read(path: str, options: ReadOptions) -> Iterator[Document]:
@@ -63,28 +65,33 @@ def list_files(folder: str) -> list[str] | None:
     """Return the files of a folder that `datasets.Dataset.save_to_disk` wrote.
 
     Raises:
-      UserError: The folder has several splits, or rows that are only selected by indices.
+      UserError: The folder has several splits, or rows that are only selected by indices, or one of
+        its JSON files is damaged.
     """
     splits, state = (os.path.join(folder, name) for name in ("dataset_dict.json", "state.json"))
     if os.path.isfile(splits):
-        with open(splits, encoding="utf-8") as stream:
-            names = json.load(stream)["splits"]
+        content = load_json(pathlib.Path(splits), _LAYOUT)
+        names = list(map(str, get_field(splits, content, "splits", list, _LAYOUT)))
+        if not names:
+            raise UserError(f"{splits} has no splits, expected one or more; save the dataset again")
         raise UserError(
             f"{folder} has the splits {', '.join(names)}, expected one: give "
             f"{os.path.join(folder, names[0])}"
         )
     if not os.path.isfile(state):
         return None
-    with open(state, encoding="utf-8") as stream:
-        content = json.load(stream)
-    if "_data_files" not in content:
+    content = load_json(pathlib.Path(state), _LAYOUT)
+    if not isinstance(content, dict) or "_data_files" not in content:
         return None  # other programs write files of this name too
     if content.get("_indices_data_files"):
         raise UserError(
             f"{folder}: its rows are selected by a separate file of indices; save the dataset "
             "again after flatten_indices()"
         )
-    return [os.path.join(folder, entry["filename"]) for entry in content["_data_files"]]
+    files = get_field(state, content, "_data_files", list, _LAYOUT)
+    where = f"{state}, _data_files"
+    names = [get_field(where, entry, "filename", str, _LAYOUT) for entry in files]
+    return [os.path.join(folder, name) for name in names]
 
 
 FORMAT = TextFormat(

@@ -9,10 +9,7 @@ from bertjax.corpus.documents import Document, decode, replace_surrogates
 from bertjax.corpus.format import ReadOptions, Table, TextFormat, missing_field
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
-from bertjax.io.lines import read_lines
-
-MAX_JSON_BYTES = 1 << 26
-"""Maximum size of a JSON object, which cannot be read in pieces."""
+from bertjax.io.lines import read_records
 
 
 def read(path: str, options: ReadOptions) -> Iterator[Document]:
@@ -35,14 +32,9 @@ def read_all(path: str) -> Table:
 
 def _lines(path: str, errors: str) -> Iterator[tuple[str, Document]]:
     """Yield (location, text) of every line that is not blank."""
-    for number, (offset, line) in enumerate(read_lines(path, MAX_JSON_BYTES), start=1):
-        if not line.strip():
-            continue
-        if len(line) >= MAX_JSON_BYTES // 2 and not line.endswith(b"\n"):
-            raise UserError(
-                f"{path}:{number}: got a line over 64 MiB, expected less; split the document"
-            )
-        yield f"{path}:{number}", decode(path, offset, line, errors)
+    for number, (offset, line) in enumerate(read_records(path), start=1):
+        if line.strip():
+            yield f"{path}:{number}", decode(path, offset, line, errors)
 
 
 def _parse(line: str, where: str, content: str) -> dict[str, Any]:

@@ -8,8 +8,9 @@ a dataset has an `index.json` with the names of shards, and can be passed as one
 
 import json
 import os
+import pathlib
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -17,10 +18,12 @@ from bertjax.corpus.documents import Document, decode
 from bertjax.corpus.format import ReadOptions, TextFormat, missing_field
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
+from bertjax.io.files import get_field, load_json
 from bertjax.io.inputs import open_decompressed, reading_errors
 
 _UINT32 = np.dtype("<u4")
 _MAX_SHARD_SAMPLES = 1 << 28
+_INDEX = "the layout of the index.json of MDS shards"
 
 
 class _Column(NamedTuple):
@@ -102,21 +105,36 @@ def _read_exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def list_files(folder: str) -> list[str] | None:
-    """Return the shards of a folder with an `index.json`, compressed ones if there are any."""
+    """Return the shards of a folder with an `index.json`, compressed ones if there are any.
+
+    Raises:
+      UserError: The `index.json` is damaged.
+    """
     path = os.path.join(folder, "index.json")
     if not os.path.isfile(path):
         return None
-    with open(path, encoding="utf-8") as stream:
-        index = json.load(stream)
+    index = load_json(pathlib.Path(path), _INDEX)
     shards = index.get("shards") if isinstance(index, dict) else None
-    if not shards or not all(shard.get("format") == "mds" for shard in shards):
+    if not isinstance(shards, list) or not shards or not all(map(_is_shard, shards)):
         return None  # other programs write files of this name too
-    names = [
-        [shard[key]["basename"] for key in ("raw_data", "zip_data") if shard.get(key)]
-        for shard in shards
+    return [
+        _find_shard(folder, f"{path}, shard {number:,}", shard)
+        for number, shard in enumerate(shards, start=1)
     ]
-    paths = [[os.path.join(folder, name) for name in choice] for choice in names]
-    return [next(filter(os.path.isfile, choice), choice[0]) for choice in paths]
+
+
+def _is_shard(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("format") == "mds"
+
+
+def _find_shard(folder: str, where: str, entry: dict[str, Any]) -> str:
+    """Return the path of the raw file of a shard, or of its compressed one if only that exists."""
+    keys = [key for key in ("raw_data", "zip_data") if entry.get(key)] or ["raw_data"]
+    files = [get_field(where, entry, key, dict, _INDEX) for key in keys]
+    paths = [
+        os.path.join(folder, get_field(where, file, "basename", str, _INDEX)) for file in files
+    ]
+    return next(filter(os.path.isfile, paths), paths[0])
 
 
 FORMAT = TextFormat(read, kinds=(file_kinds.MDS,), has_fields=True, list_files=list_files)

@@ -15,13 +15,14 @@ _DOCUMENT_TAG = re.compile(rb'<doc id="[^"]*"[^>]*>\s*$')
 def read(path: str, options: ReadOptions) -> Iterator[Document]:
     """Read documents between <doc> tags: the title on a line, then a paragraph per line.
 
-    A document that consists of its title only is yielded as an empty one.
+    A document that consists of its title only is yielded as an empty one, a long one as several.
     """
     inside, has_body, start, size, document = False, False, 0, 0, []
     for number, (offset, line) in enumerate(read_lines(path), start=1):
         opens = line.startswith(b"<doc ") and _DOCUMENT_TAG.match(line) is not None
         closes = line.startswith(b"</doc>")
-        is_long = size + len(line) > documents.MAX_DOCUMENT_LENGTH
+        # The title is not yielded without text, even if the first paragraph is long.
+        is_long = has_body and size + len(line) > documents.MAX_DOCUMENT_LENGTH
         if inside and (opens or closes or is_long):
             yield decode(path, start, b"".join(document) if has_body else b"", options.errors)
             size, document = 0, []

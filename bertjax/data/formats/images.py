@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,12 @@ from bertjax.errors import UserError
 DIGITS = "digits"
 
 _BRIGHTEST_DIGIT = 16
+
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+"""Errors of reading a file that is no `.npz`, is damaged or has other arrays."""
+
+_NUMBERS = "biuf"
+"""Kinds of dtypes: bool, integers and floating-point numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +138,10 @@ def _digits() -> Images:
 
 def _npz(path: pathlib.Path) -> Images:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # NumPy would leave a damaged file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             pixels, labels = file["images"], file["labels"]
-    except (OSError, ValueError, KeyError) as error:
+    except _DAMAGE as error:
         raise UserError(
             f"{path}: expected {DIGITS}, or an .npz with images [n height width channels] and "
             f"labels [n] ({error})"
@@ -143,9 +152,23 @@ def _npz(path: pathlib.Path) -> Images:
             f"{path}: got images {list(pixels.shape)} and labels {list(labels.shape)}, expected [n "
             "height width channels] and [n]"
         )
+    if pixels.dtype.kind not in _NUMBERS or not _are_integers(labels):
+        raise UserError(
+            f"{path}: got images of {pixels.dtype} and labels of {labels.dtype}, expected images "
+            "of numbers, and labels that are integers"
+        )
     if pixels.dtype == np.uint8:
         pixels = pixels / 127.5 - 1
     return Images(str(path), pixels.astype(np.float32), labels.astype(np.int32))
+
+
+def _are_integers(values: np.ndarray) -> bool:
+    """Whether all values are numbers without a fraction that fit in int32."""
+    if values.dtype.kind not in _NUMBERS:
+        return False
+    bounds = np.iinfo(np.int32)
+    fit = (values >= bounds.min) & (values <= bounds.max)
+    return bool(np.all(fit & (np.floor(values) == values)))
 
 
 class Format(BaseFormat):

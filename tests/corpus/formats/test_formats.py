@@ -259,6 +259,28 @@ def test_folders_of_datasets_are_inputs(tmp_path):
     assert list(text.read_documents([str(shards)])) == TEXTS
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("index.json", "{", r"index\.json line 1: not JSON"),
+        ("index.json", '{"shards": ["a"]}', "got a folder, expected files"),
+        ("index.json", '{"shards": [{"format": "mds"}]}', "shard 1 has no 'raw_data'"),
+        ("index.json", '{"shards": [{"format": "mds", "raw_data": 1}]}', "got a whole number"),
+        ("dataset_dict.json", "", "dataset_dict.json line 1: not JSON"),
+        ("dataset_dict.json", "[]", "got a list, expected an object with 'splits'"),
+        ("dataset_dict.json", '{"splits": []}', "has no splits"),
+        ("state.json", '{"_data_files": [', r"state\.json line 1: not JSON"),
+        ("state.json", '{"_data_files": [1]}', "expected an object with 'filename'"),
+        ("state.json", "[]", "got a folder, expected files"),
+    ],
+)
+def test_damaged_indices_of_folders_are_one_line(tmp_path, name, content, message):
+    write(tmp_path, name, content.encode())
+    with pytest.raises(UserError, match=message) as caught:
+        find_sources([str(tmp_path)])
+    assert "\n" not in str(caught.value)
+
+
 def test_a_chosen_format_must_read_the_file(tmp_path):
     path = write(tmp_path, "a.txt", as_arrow("parquet"))
     assert list(text.read_documents([path], format="parquet")) == TEXTS

@@ -41,6 +41,13 @@ def test_wikiextractor_tags_are_removed_and_titles_kept(tmp_path):
     assert [d.text for d in read_source(Source(path))] == [first, "", "Three\n\nBody."]
 
 
+def test_a_long_paragraph_is_kept(tmp_path):
+    path = write(tmp_path, "wiki_00", WIKI.replace("Body.", "word " * 600_000 + "\nEnd."))
+    _, empty, *texts = (document.text for document in read_source(Source(path)))
+    assert not empty
+    assert " ".join(texts).split() == ["Three", *["word"] * 600_000, "End."]
+
+
 def test_truncated_wikiextractor_output_is_refused(tmp_path):
     path = write(tmp_path, "wiki_00", WIKI.removesuffix("</doc>\n"))
     with pytest.raises(UserError, match="the last document has no </doc>"):

@@ -53,6 +53,18 @@ def test_user_errors_are_one_line(file, tmp_path):
         read(str(tmp_path / "absent.npz"))
     with pytest.raises(UserError, match=r"images \[2, 3\] and labels \[2\]"):
         read(file(images=np.zeros((2, 3)), labels=np.zeros(2, int)))
+    pixels = np.zeros((2, 3, 3))
+    for labels in ([0, 0.5], [0, np.nan], [0, 2**31], ["a", "b"]):
+        with pytest.raises(UserError, match="expected images of numbers, and labels that are int"):
+            read(file(images=pixels, labels=np.array(labels)))
+    assert read(file(images=pixels, labels=np.array([1.0, 2.0])))[0].labels.tolist() == [1, 2]
+    whole = (tmp_path / "some.npz").read_bytes()
+    np.save(tmp_path / "array.npy", pixels)
+    array = (tmp_path / "array.npy").read_bytes()
+    for content in (b"", b"x", whole[:-9], whole[:200], array):
+        (tmp_path / "damaged.npz").write_bytes(content)
+        with pytest.raises(UserError, match=r"damaged.npz: expected digits, or an .npz"):
+            read(str(tmp_path / "damaged.npz"))
     with pytest.raises(UserError, match="expected one item"):
         images.read(("a", "b"), validation_input=(), validation_fraction=0)
     learned, _ = read("digits")
