@@ -29,7 +29,8 @@ MRPC are initialised from the fine-tuned MNLI encoder. --parallel N runs N at a 
 GPU or an equal share of the cores.
 
 Results are in the workdir: table.md and results.json (medians, spread, seeds, the average as on the
-leaderboard), and submission.zip for the evaluation server. The same command resumes the suite.
+leaderboard), and submission.zip for the evaluation server. The same command resumes the suite, and
+other --tasks add rows to it; a workdir belongs to one encoder and one set of recipes.
 """
 
 _SUPERGLUE = """\
@@ -44,7 +45,8 @@ BoolQ/train.jsonl etc. --parallel N runs N at a time, each with one GPU or an eq
 cores.
 
 Results are in the workdir: table.md and results.json (medians, spread, seeds, the average as on the
-leaderboard), and submission.zip for the evaluation server. The same command resumes the suite.
+leaderboard), and submission.zip for the evaluation server. The same command resumes the suite, and
+other --tasks add rows to it; a workdir belongs to one encoder and one set of recipes.
 """
 
 _FEATURES = """\

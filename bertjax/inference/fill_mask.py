@@ -162,6 +162,8 @@ class MaskFiller:
           UserError: a text has no [MASK], or is too long.
         """
         rows = [self._encode(number, text) for number, text in enumerate(texts, 1)]
+        if not rows:
+            return []
         sizes = np.array([len(ids) for ids in rows])
         length = -(-(sizes.max() + self._template.num_special_tokens(1)) // _BUCKET) * _BUCKET
         frame, mask = self._template.frame_rows([sizes], int(min(length, self.max_length)))

@@ -175,6 +175,8 @@ def complete(
       prompts: Token ids; see `encode`.
       settings: Settings of generation.
     """
+    if not prompts:
+        return
     generate = _compile(model, settings)
     size = min(settings.batch_size, len(prompts))
     for first in range(0, len(prompts), size):

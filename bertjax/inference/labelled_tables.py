@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
 from bertjax.inference import predict
 from bertjax.io import copies
-from bertjax.metrics.sequences import DEFAULTS, REGRESSION
+from bertjax.metrics.sequences import DEFAULTS, MULTI_LABEL, REGRESSION
 from bertjax.tasks.sequence import dataset, files, labels
 from bertjax.tasks.sequence.examples import SequenceExamples
 from bertjax.tasks.sequence.predictions import write_report
@@ -71,9 +71,7 @@ def evaluate(
     table = files.read_tables([str(copies.local_copy(data))])
     fields = {"text": text, "text_pair": text_pair, "label": label}
     columns = _choose_columns(table, predictor.config, fields)
-    separator = label_separator
-    if not separator and "label_separator" in predictor.config.data:
-        separator = predictor.config.data.label_separator
+    separator = _choose_separator(label_separator, table, columns, predictor.config)
     examples = _read(table, columns, task, separator)
     logits, num_truncated = _outputs(predictor, examples.texts, batch_size, progress)
     if output:
@@ -105,6 +103,24 @@ def _choose_columns(table: Table, config: Any, fields: Mapping[str, str]) -> fil
             f"{len(texts)}, as of the model; choose with --text and --text_pair"
         )
     return columns
+
+
+def _choose_separator(given: str, table: Table, columns: files.Columns, config: Any) -> str:
+    """Returns the given separator of labels, else that of the training."""
+    if not given:
+        return config.data.label_separator if "label_separator" in config.data else ""
+    kind = config.task.problem_type
+    if kind != MULTI_LABEL:
+        raise UserError(
+            f"label_separator: got {given!r}, expected none, as the problem type of the model is "
+            f"{kind}, not {MULTI_LABEL}; leave it out"
+        )
+    if any(isinstance(value, list) for value in table.parse_column(columns.label)):
+        raise UserError(
+            f"label_separator: got {given!r}, expected none, as the labels of {columns.label!r} "
+            "are lists; leave it out"
+        )
+    return given
 
 
 def _read(table: Table, columns: files.Columns, task: Any, separator: str) -> SequenceExamples:

@@ -26,7 +26,7 @@ from bertjax.tasks.glue.table import glue_task
 from bertjax.train import evaluate, sharding
 
 _DEFAULT_LENGTH = 512
-"""Maximum sequence length if neither the model nor the config has one."""
+"""Maximum sequence length if the config has none and the model allows it."""
 
 _MIN_LENGTH = 16
 """The smallest padded length."""
@@ -71,6 +71,8 @@ class Predictor:
         Raises:
           UserError: a line does not have the format of the task.
         """
+        if not lines:
+            return []
         config = self.config
         from_inputs = catalog.load("tasks", config.task.name, "dataset").from_inputs
         batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
@@ -201,8 +203,11 @@ def encoding_spec(config: ConfigDict, tokenizer: Tokenizer, batch_size: int) -> 
     max_length = build.positions(config.model)
     if "max_seq_length" in config.data:
         max_length = min(max_length, config.data.max_seq_length)
-    length = int(min(max_length, _DEFAULT_LENGTH))
-    lengths = [_MIN_LENGTH << power for power in range(8)]
+    else:
+        max_length = min(max_length, _DEFAULT_LENGTH)
+    length = int(max_length)
+    # The powers of two that exceed the maximum length are ignored.
+    lengths = [_MIN_LENGTH << power for power in range(length.bit_length())]
     return EncodingSpec(
         tokenizer=tokenizer,
         max_seq_length=length,

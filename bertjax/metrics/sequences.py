@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Num
-from scipy.special import expit, softmax
+from scipy.special import expit, logsumexp, softmax
 
 from bertjax.metrics import classification
 
@@ -58,9 +58,15 @@ def per_class(
     """Precision, recall, F1 and number of examples of each class."""
     from sklearn.metrics import precision_recall_fscore_support
 
+    predictions = predict_classes(logits, references)
+    if references.ndim == 2:
+        # scikit-learn takes a single column for binary classes; a second one is ignored below.
+        references, predictions = (
+            np.pad(labels, ((0, 0), (0, 1))) for labels in (references, predictions)
+        )
     return precision_recall_fscore_support(
         references,
-        predict_classes(logits, references),
+        predictions,
         labels=np.arange(logits.shape[1]),
         average=None,
         zero_division=0.0,
@@ -133,16 +139,21 @@ def _ranking(name: str) -> Callable[[Outputs, References], float]:
     def compute(logits: Outputs, references: References) -> float:
         from sklearn import metrics
 
-        kind = SINGLE_LABEL if references.ndim == 1 else MULTI_LABEL
-        probability = probabilities(kind, logits)
-        values = []
+        single, values = references.ndim == 1, []
         for c in range(logits.shape[1]):
-            true = references == c if references.ndim == 1 else references[:, c]
+            true = references == c if single else references[:, c]
             if true.any() and not true.all():
-                values.append(getattr(metrics, name)(true, probability[:, c]))
+                scores = _log_odds(logits, c) if single else logits[:, c]
+                values.append(getattr(metrics, name)(true, scores))
         return float(np.mean(values)) if values else 0.0
 
     return compute
+
+
+def _log_odds(logits: Float[np.ndarray, "n C"], c: int) -> Float[np.ndarray, " n"]:
+    """Log-odds of a class against all others, which differ where probabilities round to 1."""
+    logits = logits.astype(np.float64)
+    return logits[:, c] - logsumexp(np.delete(logits, c, axis=1), axis=1)
 
 
 def _r2(scores: Outputs, references: References) -> float:

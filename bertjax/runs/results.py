@@ -110,7 +110,9 @@ def write(
     *,
     complete: bool,
 ) -> None:
-    """Writes `results.json`, `summary.json` and the predictions of the median seed.
+    """Writes the predictions of the median seed, `summary.json` and `results.json`, in this order.
+
+    Suites skip runs whose `results.json` is complete, so at any time such a run has predictions.
 
     Args:
       workdir: Folder of the run.
@@ -133,8 +135,13 @@ def write(
         **properties,
     }
     details = {"over_seeds": over_seeds, "each_seed": list(results), "config": config.to_dict()}
-    write_json(workdir / "results.json", common | details)
     medians = {name: spread["median"] for name, spread in over_seeds.items()}
-    write_json(workdir / "summary.json", common | {"median": medians})
+    copy = workdir / "predictions.part"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(workdir / f"seed_{seed}" / "predictions", copy)
+    # Folders are not swapped atomically: in between the run must not count as finished.
+    write_json(workdir / "results.json", common | details | {"status": "running"})
     shutil.rmtree(workdir / "predictions", ignore_errors=True)
-    shutil.copytree(workdir / f"seed_{seed}" / "predictions", workdir / "predictions")
+    copy.rename(workdir / "predictions")
+    write_json(workdir / "summary.json", common | {"median": medians})
+    write_json(workdir / "results.json", common | details)

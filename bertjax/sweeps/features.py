@@ -13,6 +13,7 @@ from bertjax.io import copies
 from bertjax.layers import layer_choice
 from bertjax.overrides import Override
 from bertjax.sweeps import scheduler
+from bertjax.sweeps.recipes import RECIPES, read_recipes
 from bertjax.sweeps.run import Run, Score, read_results, read_score
 from bertjax.sweeps.table import NO_VALUE
 
@@ -38,7 +39,8 @@ LAYERS = tuple(layer_choice.CHOICES)
 
 _METRIC = "dev/f1"
 _FIELD = "task.layers"
-_RECIPE = "conll2003,features"
+_TASK = "conll2003"
+_RECIPE = f"{_TASK},features"
 
 
 def run_suite(
@@ -87,6 +89,7 @@ def run_suite(
     ]
     record = {"init": init, "data": data, "recipe": recipe}
     record["overrides"] = [f"{name}={value}" for name, value in overrides]
+    record[RECIPES] = read_recipes({_TASK: spec})
     return scheduler.run_suite(
         runs,
         workdir,

@@ -11,6 +11,7 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
 from bertjax.sweeps import glue_table, scheduler
+from bertjax.sweeps.recipes import RECIPES, read_recipes
 from bertjax.sweeps.run import Run, Score, read_best, relative_duration
 from bertjax.tasks.glue.table import GLUE, glue_task
 
@@ -25,6 +26,9 @@ GRID = {
 
 FROM_MNLI = ("rte", "stsb", "mrpc")
 """Tasks that may be initialised from the fine-tuned MNLI encoder (Liu et al. 2019, section 5.1)."""
+
+_ORDER = tuple(sorted((task.name for task in GLUE), key=lambda name: name in FROM_MNLI))
+"""Names of all tasks, in the order in which they run and in which the table lists them."""
 
 _FOLDER_NAMES = {
     "data.batch_size": "batch",
@@ -69,19 +73,21 @@ def run_suite(
     tasks = find_tasks(str(copies.local_copy(data)), tasks)
     _check_from_mnli(from_mnli, tasks)
     _check_overrides(dict(overrides), grid)
-    recipes = {task: f"{config}:{task}" + (recipe and f",{recipe}") for task in tasks}
+    specs = {task: f"{config}:{task}" + (recipe and f",{recipe}") for task in _ORDER}
+    recipes = {task: specs[task] for task in tasks}
     for spec in recipes.values():
         build.check(load_config(spec, overrides, FINE_TUNING))
     options = {"init": init, "data": data, "seeds": seeds}
     runs = plan(recipes, options, overrides, grid=grid, from_mnli=from_mnli)
     record = {"init": init, "recipe": recipe, "grid": grid, "from_mnli": from_mnli}
     record["overrides"] = [f"{name}={value}" for name, value in overrides]
+    record[RECIPES] = read_recipes(specs)
     return scheduler.run_suite(
         runs,
         workdir,
         {"glue": record},
         parallel=parallel,
-        write=lambda folder: _write(runs, folder),
+        write=lambda folder: _write(folder, grid),
     )
 
 
@@ -95,13 +101,12 @@ def find_tasks(data: str, names: Sequence[str] = ()) -> list[str]:
     Raises:
       UserError: a task does not exist, or there is none in the data.
     """
-    order = sorted((task.name for task in GLUE), key=lambda name: name in FROM_MNLI)
     if names:
         known = [glue_task(name).name for name in names]
-        return [name for name in order if name in known]
+        return [name for name in _ORDER if name in known]
     if data.startswith("tfds:"):
-        return order
-    present = [name for name in order if (pathlib.Path(data) / glue_task(name).folder).is_dir()]
+        return list(_ORDER)
+    present = [name for name in _ORDER if (pathlib.Path(data) / glue_task(name).folder).is_dir()]
     if not present:
         raise UserError(
             f"{data} holds no GLUE task: --data requires the folder that holds CoLA/ etc."
@@ -126,12 +131,8 @@ def plan(
       grid: Whether to run every point of `GRID`.
       from_mnli: Whether the tasks of `FROM_MNLI` are initialised from MNLI's best run.
     """
-    points: list[tuple[tuple[str, Any], ...]] = [()]
-    if grid:
-        axes = [[(name, value) for value in values] for name, values in GRID.items()]
-        points = list(itertools.product(*axes))
     runs: list[Run] = []
-    for task, point in itertools.product(recipes, points):
+    for task, point in itertools.product(recipes, _points(grid)):
         # Later runs load MNLI's encoder from a checkpoint, which fine-tuning deletes by default.
         keep = [("keep_checkpoints", "true")] if from_mnli and task == "mnli" else []
         config = load_config(recipes[task], (*overrides, *point), FINE_TUNING)
@@ -146,6 +147,12 @@ def plan(
         )
         runs.append(run)
     return runs
+
+
+def _points(grid: bool) -> list[tuple[tuple[str, Any], ...]]:
+    """The points of `GRID`, each as pairs of a field and a value; without a grid an empty one."""
+    axes = [[(name, value) for value in values] for name, values in GRID.items()]
+    return list(itertools.product(*axes)) if grid else [()]
 
 
 def _run_name(task: str, point: Sequence[tuple[str, Any]]) -> str:
@@ -167,17 +174,18 @@ def _train_files(data: str, task: str) -> Iterator[pathlib.Path]:
     return (pathlib.Path(data) / glue_task(task).folder).glob("*train*")
 
 
-def read_scores(runs: Sequence[Run], workdir: pathlib.Path) -> list[Score]:
-    """The best finished run of every task that has one."""
-    by_task: dict[str, list[Run]] = {}
-    for run in runs:
-        by_task.setdefault(task_of(run), []).append(run)
-    scores = (read_best(task, some, workdir) for task, some in by_task.items())
+def read_scores(workdir: pathlib.Path, grid: bool) -> list[Score]:
+    """The best finished run of every task that has one in a folder, also by earlier calls."""
+    points = _points(grid)
+    scores = []
+    for task in _ORDER:
+        runs = [Run(_run_name(task, point), "finetune", {}, dict(point)) for point in points]
+        scores.append(read_best(task, runs, workdir))
     return [score for score in scores if score is not None]
 
 
-def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:
-    if scores := read_scores(runs, folder):
+def _write(folder: pathlib.Path, grid: bool) -> list[Score]:
+    if scores := read_scores(folder, grid):
         missing = glue_table.write_submission(folder / "submission.zip", scores)
         content = glue_table.content(scores) | {"missing_of_server": missing}
         scheduler.write_table(folder, glue_table.rows(scores), content)

@@ -191,11 +191,29 @@ def _number(value: float) -> str:
     return short if len(short) < len(plain) else plain
 
 
-def label(*names: str) -> str:
-    """A job name for clusters: lowercase letters, digits and hyphens, at most 40 characters."""
+def labels(sweep: str, names: Sequence[str]) -> dict[str, str]:
+    """A distinct job name for each run of a sweep, by name of the run.
+
+    Args:
+      sweep: The name of the sweep.
+      names: The names of all of its runs.
+    """
+    found = {name: label(sweep, name) for name in names}
+    count = Counter(found.values())
+    return {name: label(sweep, name, add_digest=count[text] > 1) for name, text in found.items()}
+
+
+def label(*names: str, add_digest: bool = False) -> str:
+    """A job name for clusters: lowercase letters, digits and hyphens, at most 40 characters.
+
+    Args:
+      *names: The names of the sweep and of the run.
+      add_digest: Whether to append a digest of the names, as to the label of long names; without
+        it the labels of different names, such as x=1 and x=-1, may be equal.
+    """
     text = re.sub(r"[^a-z0-9]+", "-", "-".join(names).lower()).strip("-")
     text = text if text[:1].isalpha() else f"run-{text}"
-    if len(text) <= _MAX_LABEL_LENGTH:
+    if len(text) <= _MAX_LABEL_LENGTH and not add_digest:
         return text
     digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:6]
     return f"{text[: _MAX_LABEL_LENGTH - 7].rstrip('-')}-{digest}"

@@ -10,6 +10,7 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
 from bertjax.sweeps import scheduler, submission
+from bertjax.sweeps.recipes import RECIPES, read_recipes
 from bertjax.sweeps.run import Run, Score, read_score, relative_duration, suite_content
 from bertjax.tasks.superglue.table import TASKS, superglue_task
 
@@ -52,23 +53,20 @@ def run_suite(
             f"it in every run; leave --config.{_FIELD} out"
         )
     folder = pathlib.Path(copies.local_copy(data))
+    specs = {task.name: f"{config}:{task.name}" + (recipe and f",{recipe}") for task in TASKS}
     runs = []
     for task in find_tasks(folder, tasks):
-        spec = f"{config}:{task}" + (recipe and f",{recipe}")
-        run_config = load_config(spec, overrides, FINE_TUNING)
+        run_config = load_config(specs[task], overrides, FINE_TUNING)
         build.check(run_config)
-        options = {"config": spec, "init": init, "data": data, "seeds": seeds}
+        options = {"config": specs[task], "init": init, "data": data, "seeds": seeds}
         train = (folder / superglue_task(task).folder).glob("train.jsonl")
         work = relative_duration(train, run_config)
         runs.append(Run(task, "finetune", options, {}, overrides, work=work))
     record = {"init": init, "recipe": recipe}
     record["overrides"] = [f"{name}={value}" for name, value in overrides]
+    record[RECIPES] = read_recipes(specs)
     return scheduler.run_suite(
-        runs,
-        workdir,
-        {"superglue": record},
-        parallel=parallel,
-        write=lambda folder: _write(runs, folder),
+        runs, workdir, {"superglue": record}, parallel=parallel, write=_write
     )
 
 
@@ -124,10 +122,14 @@ def missing_files(scores: Sequence[Score]) -> list[str]:
     return submission.missing_files(scores, [f"{task.folder}.jsonl" for task in TASKS])
 
 
-def _write(runs: Sequence[Run], folder: pathlib.Path) -> list[Score]:
-    found = (read_score(run.name, folder / run.name) for run in runs)
-    scores = [score for score in found if score is not None]
-    if scores:
+def read_scores(workdir: pathlib.Path) -> list[Score]:
+    """The scores of all tasks that are finished in a folder, also by earlier calls."""
+    scores = (read_score(task.name, workdir / task.name) for task in TASKS)
+    return [score for score in scores if score is not None]
+
+
+def _write(folder: pathlib.Path) -> list[Score]:
+    if scores := read_scores(folder):
         servers = (split.server for task in TASKS for split in task.splits if split.server)
         names = list(dict.fromkeys(f"{server}.jsonl" for server in servers))
         submission.write(folder / "submission.zip", scores, names)

@@ -106,9 +106,9 @@ def launch_commands(
             if not is_done(run, folder / run.name) and not in_use(folder / run.name)
         ]
     lines = [f"# {len(missing)} of {len(sweep.runs)} runs of {sweep.spec}"]
+    labels = grid.labels(folder.name, [run.name for run in sweep.runs])
     for run in missing:
-        name = grid.label(folder.name, run.name)
-        begin = ["bertjax", "launch", launcher, "--name", name, *launcher_words]
+        begin = ["bertjax", "launch", launcher, "--name", labels[run.name], *launcher_words]
         lines.append(f"\n# {run.name}\n{shlex.join([*begin, '--', *_words(run, workdir)])}")
     return lines
 

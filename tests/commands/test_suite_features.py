@@ -189,6 +189,12 @@ def test_a_workdir_belongs_to_one_encoder_and_its_data(suite, run_of_two_layers,
     assert (status, printed.count("\n")) == (2, 1)
     assert f'features.init: "random:{tmp_path / "deep"}" in the folder' in printed
     assert suite("--layers", "last", "--data", tmp_path)[0] == 2
+    other = tmp_path / "other.py"
+    recipe = "ner.get_config('conll2003,features,tiny')"
+    other.write_text(f"from configs import ner\ndef get_config(argument): return {recipe}\n")
+    status, _, printed = suite("--layers", "embeddings", "--config", other)
+    assert (status, printed.count("\n")) == (2, 1)
+    assert "features.recipes.conll2003." in printed
 
 
 def fine_tuning(folder, encoder="random", task="ner"):

@@ -126,6 +126,39 @@ def test_a_workdir_belongs_to_one_encoder(suite, data, tmp_path, capsys):
     assert output.count("\n") == 1
 
 
+OTHER_RECIPES = """
+from configs import glue
+
+def get_config(argument):
+    config = glue.get_config(argument)
+    if argument == "rte":
+        config.optimizer.learning_rate = 0.5
+    return config
+"""
+
+
+def test_a_workdir_belongs_to_one_set_of_recipes_for_any_tasks(suite, tmp_path):
+    config, folder = tmp_path / "other.py", tmp_path / "suite"
+    config.write_text(OTHER_RECIPES)
+    assert suite("--tasks", "rte")[0] == 0
+    for task in ("rte", "cola"):
+        status, _, printed = suite("--tasks", task, "--config", config)
+        assert (status, printed.count("\n")) == (2, 1)
+        assert "glue.recipes.rte.optimizer.learning_rate: 2e-05 in the folder, got 0.5" in printed
+    status, out, _ = suite("--tasks", "cola")
+    assert status == 0
+    assert "average of 2" in out
+    assert list(json.loads((folder / "results.json").read_text())["tasks"]) == ["cola", "rte"]
+    with zipfile.ZipFile(folder / "submission.zip") as archive:
+        assert archive.namelist() == ["CoLA.tsv", "RTE.tsv"]
+    # A folder of a version that recorded no recipes.
+    record = json.loads((folder / "config.json").read_text())
+    del record["glue"]["recipes"]
+    (folder / "config.json").write_text(json.dumps(record))
+    assert suite("--tasks", "rte")[0] == 0
+    assert suite("--tasks", "rte", "--config", config)[0] == 2
+
+
 def test_a_grid_reports_its_best_point(suite, stand_in):
     stand_in(**{"rte/batch_32,rate_3e-05,epochs_4": 0.9})
     status, out, printed = suite("--tasks", "rte", "--grid", "--parallel", 4, "--seeds", 1)

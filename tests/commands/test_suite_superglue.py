@@ -73,8 +73,16 @@ def test_some_tasks_and_refused_options(suite, tmp_path):
     assert status == 0
     assert "average of 2" in out
     assert "lacks files that the server requires: CB.jsonl, COPA.jsonl, MultiRC.jsonl" in printed
+    assert "average of 3" in suite("--tasks", "cb")[1]
+    other = tmp_path / "other.py"
+    recipe = "superglue.get_config(argument.replace('wsc', 'wic'))"
+    other.write_text(f"from configs import superglue\ndef get_config(argument): return {recipe}\n")
     for words, message in (
         (["--tasks", "bool"], "unknown SuperGLUE task 'bool': "),
+        (
+            ["--tasks", "cb", "--config", str(other)],
+            'superglue.recipes.wsc.task.dataset: "wsc" in the folder, got "wic"',
+        ),
         (["--config.task.dataset=cb"], "since --tasks sets it in every run; leave --config.task"),
         (
             ["--data", str(tmp_path)],

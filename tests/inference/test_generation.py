@@ -52,6 +52,7 @@ def texts(scores, prompts, **settings):
 @pytest.mark.parametrize(("stop", "expected"), [((), "cdefg"), (("ef",), "cd"), (("z", "d"), "c")])
 def test_a_prompt_is_continued_up_to_a_stop_string(stop, expected):
     assert texts(SUCCESSOR, ["ab"], max_new_tokens=5, stop=stop) == [expected]
+    assert texts(SUCCESSOR, []) == []
 
 
 def test_samples_depend_on_the_index_of_the_prompt_not_on_its_batch():

@@ -95,6 +95,7 @@ def test_logits_are_those_of_the_predicted_masks(bert):
     both = bert.fill_mask("the [MASK] cat [MASK]", top_k=2)
     assert [len(place) for place in both] == [2, 2]
     assert bert.fill_mask("the [MASK] cat", top_k=3) == candidates
+    assert bert.fill_mask([], top_k=3) == []
 
 
 def test_embeddings_are_means_over_the_tokens_of_each_sequence(bert):
@@ -118,6 +119,7 @@ def test_a_classifier_gives_the_probabilities_of_its_head(classifier):
     probabilities = [list(row["probabilities"].values()) for row in found]
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     assert classifier.classify(pairs[0])["label"] == found[0]["label"]
+    assert classifier.classify([]) == []
 
 
 def test_a_saved_model_loads_as_the_same_model(bert, tmp_path, monkeypatch):

@@ -36,11 +36,17 @@ def scores(tmp_path):
 
 @pytest.mark.parametrize(
     ("data", "positions", "max_length"),
-    [({"max_seq_length": 17}, 40, 17), ({"max_seq_length": 40}, 19, 19), ({}, 23, 23)],
-    ids=["recipe", "model", "no recipe"],
+    [
+        ({"max_seq_length": 17}, 40, 17),
+        ({"max_seq_length": 40}, 19, 19),
+        ({"max_seq_length": 601}, 700, 601),
+        ({}, 23, 23),
+        ({}, 700, 512),
+    ],
+    ids=["recipe", "model", "long recipe", "no recipe", "no recipe, long model"],
 )
 def test_texts_are_truncated_to_the_limit_of_the_recipe_or_the_model(
     scores, data, positions, max_length
 ):
-    lines = [(" ".join(LETTERS), " ".join(LETTERS)), ("a b", "c d e")]
+    lines = [(" ".join(LETTERS * 14), " ".join(LETTERS * 14)), ("a b", "c d e")]
     assert scores(lines, data, positions) == [(max_length, True), (8, False)]

@@ -41,6 +41,13 @@ def test_several_labels_by_hand():
     assert present == pytest.approx(expected)
 
 
+def test_a_single_label_of_several_by_hand():
+    labels = np.array([[1], [0], [0], [0]], bool)
+    logits = np.array([[1], [-1], [-1], [1]], float)
+    measures = [values.tolist() for values in sequences.per_class(logits, labels)]
+    assert measures == [[1 / 2], [1], [pytest.approx(2 / 3)], [1]]
+
+
 @pytest.mark.parametrize("kind", [SINGLE_LABEL, MULTI_LABEL])
 def test_rankings_equal_scikit_learn(kind):
     generator = np.random.default_rng(2)
@@ -56,6 +63,14 @@ def test_rankings_equal_scikit_learn(kind):
         labels, sequences.predict_classes(logits, labels), average="macro"
     )
     assert METRICS["macro_f1"].compute(logits, labels) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize("name", ["auc", "average_precision"])
+def test_rankings_distinguish_probabilities_that_round_to_one(name):
+    logits = np.array([[0, 17], [0, 18], [0, 19], [0, 20]], np.float32)
+    classes = np.array([0, 0, 1, 1])
+    assert METRICS[name].compute(logits, classes) == 1.0
+    assert METRICS[name].compute(logits[:, 1:], classes[:, None] > 0) == 1.0
 
 
 def test_scores_by_hand():

@@ -143,6 +143,35 @@ def test_the_median_seed():
     assert runs_results.median_seed(results(0.5, 0.5, 0.5)) == 1
 
 
+@pytest.mark.parametrize("function", ["copytree", "rmtree"])
+def test_a_killed_write_leaves_no_finished_run_without_its_predictions(
+    tmp_path, monkeypatch, function
+):
+    for seed in range(3):
+        path = tmp_path / f"seed_{seed}" / "predictions" / "dev.tsv"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"of seed {seed}")
+
+    def kill(folder, *_, **options):
+        if function == "copytree" or folder.name == "predictions":
+            raise KeyboardInterrupt
+
+    def write(*scores):
+        runs_results.write(tmp_path, a_config(), results(*scores), {}, complete=True)
+
+    write(0.5)
+    with monkeypatch.context() as patch:
+        patch.setattr(runs_results.shutil, function, kill)
+        with pytest.raises(KeyboardInterrupt):
+            write(0.9, 0.1, 0.5)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert (content["status"], content["seeds"]) in {("complete", 1), ("running", 3)}
+    assert (tmp_path / "predictions" / "dev.tsv").read_text() == "of seed 0"
+    write(0.9, 0.1, 0.5)
+    assert (tmp_path / "predictions" / "dev.tsv").read_text() == "of seed 2"
+    assert not (tmp_path / "predictions.part").exists()
+
+
 def test_results_have_their_provenance(tmp_path):
     for seed in range(3):
         path = tmp_path / f"seed_{seed}" / "predictions" / "dev" / "MNLI-m.tsv"

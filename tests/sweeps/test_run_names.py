@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.sweeps.grid import label, names, value_text
+from bertjax.sweeps.grid import label, labels, names, value_text
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,7 @@ def test_labels_of_clusters():
     long = [label("masks", f"{'x' * 60}{end}") for end in "ab"]
     assert len(set(long)) == 2
     assert all(len(name) <= 40 for name in long)
+    found = labels("masks", ["x=-1", "x=1", "act=GELU", "act=gelu", "seed=1"])
+    assert len(set(found.values())) == 5
+    assert found["seed=1"] == "masks-seed-1"
+    assert found["x=1"].startswith("masks-x-1-")

@@ -1,6 +1,7 @@
 """Dataset of a table of questions, contexts and answers that are parts of the contexts."""
 
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -125,8 +126,8 @@ def read_questions(table: Table, columns: tuple[str, str], label: str) -> SquadQ
     """Reads the questions of a table.
 
     A cell of answers is a text, a list of texts, or `{"text": [...], "answer_start": [...]}` as in
-    `datasets`. Without a start, in the cell or in a column `answer_start`, the first occurrence in
-    the context is the answer.
+    `datasets`. A column `answer_start` has the start of a text, or the list of those of a list. The
+    start of an answer without one is its first occurrence in the context.
 
     Args:
       table: The examples.
@@ -134,7 +135,7 @@ def read_questions(table: Table, columns: tuple[str, str], label: str) -> SquadQ
       label: Column of the answers; "" for none.
 
     Raises:
-      UserError: a text is empty, or an answer is not in its context.
+      UserError: a text is empty, a start is invalid, or an answer is not in its context.
     """
     for option, name in zip(("text", "text_pair"), columns, strict=True):
         files.check_column(table, name, option)
@@ -142,9 +143,9 @@ def read_questions(table: Table, columns: tuple[str, str], label: str) -> SquadQ
     contexts = [str(context) for context in table.columns[columns[1]]]  # offsets count its spaces
     answers, starts = [], []
     cells = _answer_cells(table, label, contexts) if label else []
+    given = table.parse_column(_START) if _START in table.columns else [None] * len(questions)
     for number, where in enumerate(table.locations):
-        given = table.columns.get(_START, [None] * len(questions))[number]
-        pairs = _answers(where, cells[number], given) if label else []
+        pairs = _answers(where, cells[number], given[number]) if label else []
         found = [(text, _start(where, contexts[number], text, start)) for text, start in pairs]
         answers.append(tuple(text for text, _ in found))
         starts.append(tuple(start for _, start in found))
@@ -174,32 +175,59 @@ def _answer_cells(table: Table, label: str, contexts: Sequence[str]) -> list[Any
     ]
 
 
-def _answers(where: str, cell: Any, start: Any) -> list[tuple[str, Any]]:
-    """Returns (text, start or None) of each answer of a cell."""
+def _answers(where: str, cell: Any, start: Any) -> list[tuple[str, int | None]]:
+    """Returns (text, start or None) of each answer of a cell; `start` is the cell of starts."""
     if isinstance(cell, dict) and isinstance(cell.get("text"), list):
-        starts = cell.get(_START) or [None] * len(cell["text"])
-        if len(starts) != len(cell["text"]):
-            raise UserError(
-                f"{where}: got {len(cell['text'])} answers and {len(starts)} starts, expected the "
-                "same number; fix the row"
-            )
-        return list(zip(map(str, cell["text"]), starts, strict=True))
+        return _with_starts(where, cell["text"], cell.get(_START))
     if isinstance(cell, list):
-        return [(str(text), None) for text in cell]
+        return _with_starts(where, cell, start)
     if isinstance(cell, dict):
         raise UserError(
             f"{where}: got the answer {str(cell)[:_SHOWN]}, expected a text, a list of texts, or "
             '{"text": [...], "answer_start": [...]}; fix the row'
         )
     text = "" if cell is None else str(cell).strip()
-    return [(text, start)] if text else []
+    return _with_starts(where, [text], start) if text else []
 
 
-def _start(where: str, context: str, text: str, start: Any) -> int:
-    known = str(start).strip() if start is not None else ""
-    place = int(known) if known.isdecimal() else context.find(text)
+def _with_starts(where: str, texts: Sequence[Any], starts: Any) -> list[tuple[str, int | None]]:
+    """Pairs texts with a list of starts, or a single text with its start."""
+    cells = starts if isinstance(starts, list | tuple) else [starts]
+    found = [_parse_start(where, start) for start in cells]
+    if found in ([], [None]):
+        found = [None] * len(texts)
+    if len(found) != len(texts):
+        raise UserError(
+            f"{where}: got {len(texts)} answers and {len(found)} starts, expected the same number; "
+            "fix the row"
+        )
+    return list(zip(map(str, texts), found, strict=True))
+
+
+def _parse_start(where: str, start: Any) -> int | None:
+    """Returns a start as a whole number; None for an empty cell, NaN or a negative number.
+
+    Columns with empty cells are often written as decimals: 8.0.
+    """
+    text = "" if start is None else str(start).strip()
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        number = math.inf
+    if math.isnan(number) or number < 0:
+        return None
+    if not number.is_integer():
+        raise UserError(
+            f"{where}: {_START}: got {text[:_SHOWN]!r}, expected a whole number, the position of "
+            "the answer in its context; fix the row"
+        )
+    return int(number)
+
+
+def _start(where: str, context: str, text: str, start: int | None) -> int:
+    place = context.find(text) if start is None else start
     if place < 0 or not text.strip() or context[place : place + len(text)] != text:
-        at = f" at character {place}" if known else ""
+        at = "" if start is None else f" at character {place}"
         raise UserError(
             f"{where}: got the answer {text[:_SHOWN]!r}, which is not in its context{at}; expected "
             "a part of the context, letter by letter; fix or remove the row"

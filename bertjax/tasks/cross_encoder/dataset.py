@@ -20,6 +20,7 @@ from bertjax.tasks.cross_encoder.head import SOFTMAX
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest, with_inputs
 from bertjax.tasks.pairs import dataset as pairs_dataset
 from bertjax.tasks.pairs import splits, tables
+from bertjax.tasks.pairs.ranks import check_scores
 from bertjax.tasks.pairs.tables import PairExamples, PairLoss
 
 Fields = Mapping[str, Any]
@@ -157,6 +158,7 @@ def _positive_ranks(
     examples: PairExamples, scores: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " rows"]:
     """Ranks the positive of each row, from 1, among the hard negatives of its query."""
+    check_scores(scores)
     scores_NC = scores.reshape(len(examples), -1)
     negatives: dict[str, dict[str, float]] = collections.defaultdict(dict)
     anchors, positives, *columns = examples.texts

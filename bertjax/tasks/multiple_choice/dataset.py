@@ -158,8 +158,9 @@ def from_inputs(
 def _question(line: Line, num_choices: int) -> dict[str, Any]:
     keys = {"context": "a string", "question": "a string", "choices": f"{num_choices} strings"}
     row = tasks_dataset.parse_json_object(line, keys)
-    texts = [row["context"], row["question"], *row["choices"]]
-    if len(row["choices"]) != num_choices or not all(isinstance(text, str) for text in texts):
+    choices = row["choices"] if isinstance(row["choices"], list) else []
+    texts = [row["context"], row["question"], *choices]
+    if len(choices) != num_choices or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{line[0]}: expected strings, and {num_choices} choices; fix the line")
     return {name: row[name] for name in keys}
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float, Int
 
+from bertjax.errors import UserError
+
 _ROWS = 512
 """Number of anchors that are compared with all candidates at a time."""
 
@@ -24,6 +26,9 @@ def positive_ranks(
       vectors: The anchor of each row, its positive, and any number of negatives.
       text_ids: Equal for equal texts.
       normalize: Whether the scores are cosines, instead of dot products.
+
+    Raises:
+      UserError: a score is infinite or NaN.
     """
     vectors = vectors.astype(np.float32)
     if normalize:
@@ -40,6 +45,9 @@ def rank_positives(text_ids: Int[np.ndarray, "n G"], score: Score) -> Int[np.nda
       text_ids: Equal for equal texts.
       score: From row numbers, and numbers among the texts of all rows but the anchors, to the score
         of each of these anchors with each of these texts.
+
+    Raises:
+      UserError: a score is infinite or NaN.
     """
     ids, first = np.unique(text_ids[:, 1:], return_index=True)
     own = np.searchsorted(ids, text_ids[:, 1])
@@ -54,8 +62,18 @@ def rank_positives(text_ids: Int[np.ndarray, "n G"], score: Score) -> Int[np.nda
     for start in range(0, len(text_ids), _ROWS):
         rows = np.arange(start, min(start + _ROWS, len(text_ids)))
         scores = score(rows, first)
+        check_scores(scores)
         threshold = scores[np.arange(len(rows)), own[rows]]
         for place, anchor in enumerate(text_ids[rows, 0].tolist()):
             scores[place, list(relevant[anchor])] = -np.inf
         ranks[rows] = 1 + (scores >= threshold[:, None]).sum(axis=1)
     return ranks
+
+
+def check_scores(scores: Float[np.ndarray, "*shape"]) -> None:
+    """Raises `UserError` if a score is infinite or NaN, which has no rank."""
+    if not np.isfinite(scores).all():
+        raise UserError(
+            "got scores that are NaN or infinite: training has diverged; train again with a lower "
+            "learning rate"
+        )

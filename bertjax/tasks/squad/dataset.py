@@ -1,6 +1,7 @@
 """Dataset of extractive question answering in SQuAD's format: an answer is a span, or none."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -133,8 +134,7 @@ class Dataset:
             return named | _character_f1(found.predictions(), references)
         rules = metrics_answers.score_squad_v2
         if split == "dev" and self._fields["null_threshold"] is None:
-            texts = found.predictions(float("inf"))
-            self._threshold = rules(texts, references, found.odds())["best_f1_thresh"]
+            self._threshold = _best_threshold(found, references)
         texts = found.predictions(self._threshold)
         scores = rules(texts, references)
         kinds = [name for name in scores if name.endswith(("exact", "f1"))]
@@ -249,6 +249,24 @@ def _find_answers(
         n_best_size=starts.shape[1],
         max_answer_length=fields["max_answer_length"],
     )
+
+
+def _best_threshold(
+    found: squad_answers.PredictedAnswers, references: metrics_answers.Answers
+) -> float:
+    """Returns the null odds above which questions have no answer, for the highest F1.
+
+    The official search returns 0 if it is best to answer no question, although odds may be below 0;
+    then the threshold is below all odds.
+    """
+    odds, rules = found.odds(), metrics_answers.score_squad_v2
+    best = rules(found.predictions(math.inf), references, odds)["best_f1_thresh"]
+    none = math.nextafter(min(odds.values()), -math.inf)
+
+    def f1(threshold: float) -> float:
+        return rules(found.predictions(threshold), references)["f1"]
+
+    return none if best == 0.0 and f1(none) > f1(best) else best
 
 
 def _character_f1(

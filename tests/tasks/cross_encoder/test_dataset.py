@@ -63,6 +63,8 @@ def test_positives_are_ranked_among_the_negatives_of_their_query(read, tmp_path)
         "accuracy": pytest.approx(1 / 3),
     }
     assert dataset.headline({"dev/mrr": 0.5}) == {"dev/score": 0.5}
+    with pytest.raises(UserError, match="got scores that are NaN or infinite"):
+        dataset.score("dev", np.full(9, np.nan))
     dataset.write("dev", scores, tmp_path / "predictions")
     rows = (tmp_path / "predictions" / "dev.jsonl").read_text().splitlines()
     expected = {"query": "good film", "passage": "poor", "true": 0.0}

@@ -92,7 +92,8 @@ def test_questions_from_inputs(tokenizer, encoding_spec):
     long = json.dumps(row | {"context": f"{ARTICLE} " * 9})
     inputs = multiple_choice_dataset.from_inputs([("stdin:1", long)], "", task, {}, read)
     assert inputs.answers(np.zeros(2))[0]["truncated"]
-    for wrong in ({"choices": ["one"]}, {"choices": [1, 2]}, {"question": 1}):
+    choices = (["one"], [1, 2], None, 2, "ab", {"a": 1, "b": 2})
+    for wrong in (*({"choices": value} for value in choices), {"question": 1}):
         with pytest.raises(UserError, match=r"stdin:1: expected strings, and 2 choices;"):
             multiple_choice_dataset.from_inputs(
                 [("stdin:1", json.dumps(row | wrong))], "", task, {}, read

@@ -207,6 +207,8 @@ def test_ranks_are_among_all_distinct_texts():
     assert positive_ranks(np.ones((4, 3, 2), np.float32), ids).tolist() == [3, 5, 3, 5]
     # By dot product the longer text 9 precedes text 1, and texts 4 and 9 precede text 3.
     assert positive_ranks(rows, ids, normalize=False).tolist() == [2, 3, 1, 5]
+    with pytest.raises(UserError, match="got scores that are NaN or infinite: training has"):
+        positive_ranks(np.full_like(rows, np.nan), ids)
 
 
 def test_inputs_of_predict_are_pairs(spec):

@@ -137,6 +137,8 @@ def test_a_labelled_table_is_scored(home, capsys, tmp_path):
         evaluate.main([*words, *columns])
     with pytest.raises(UserError, match="got the text columns one, expected 2, as of the model"):
         evaluate.main([*words, *columns[:2], *columns[4:]])
+    with pytest.raises(UserError, match=r"label_separator: got ';', expected none, .* single"):
+        evaluate.main([*words, *columns, "--label_separator", ";"])
 
 
 def test_a_released_classifier_keeps_its_classes(home, tmp_path):

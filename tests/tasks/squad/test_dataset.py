@@ -115,6 +115,18 @@ def test_a_given_threshold_is_used(dataset):
     assert scores["NoAns_exact"] == 1.0
 
 
+def test_the_best_threshold_may_answer_nothing(dataset):
+    """Null odds are differences of logits, here all negative."""
+    found = dataset()
+    predicted = certain(found)
+    predicted[:, [0, 2 * K]], predicted[:, -1] = 9, -1
+    for column in (K, 3 * K):
+        predicted[:, column] = found.windows["dev"].context_begin + 1
+    scores = found.score("dev", predicted)
+    assert scores["f1"] == 1 / 4, "one question has no answer"
+    assert scores["null_threshold"] < -19
+
+
 def test_a_context_without_tokens_is_named_with_its_file(dataset, data):
     row = {"id": "none", "question": "?", "answers": [], "is_impossible": True}
     empty = {"data": [{"paragraphs": [{"context": "\u200b\u200d", "qas": [row]}]}]}
