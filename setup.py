@@ -2,8 +2,11 @@
 
 from setuptools import find_packages, setup
 
+_DATA = ("bertjax.launchers", "bertjax.reports.assets")
+"""Folders without Python files."""
+
 setup(
-    packages=[*find_packages(include=["bertjax*"]), "bertjax.configs"],
+    packages=[*find_packages(include=["bertjax*"]), "bertjax.configs", *_DATA],
     package_dir={"bertjax.configs": "configs"},
-    package_data={"bertjax": ["launchers/*", "reports/assets/*"]},
+    package_data=dict.fromkeys(_DATA, ["*"]),
 )

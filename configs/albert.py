@@ -17,6 +17,8 @@ masks of 1 to 3 words (4.1). SentencePiece, 30,000 tokens, lowercased. LAMB with
 
 Scores are on dev sets, from table 2. Cost, as published: 64 to 512 Cloud TPU v3; BERT-large
 processes 3.17 times as much text per second as xxlarge.
+
+Where we differ: masks are new in every step (released code: made in advance).
 """
 
 from ml_collections import ConfigDict

@@ -20,6 +20,8 @@ Both are test scores as published. The leaderboard counts WNLI and the diagnosti
 that of the paper's table 1, without them.
 
 Cost of base, as published: 4 days on 4 Cloud TPUs (16 chips).
+
+Where we differ: masks are new in every step (released code: ten sets of masks, made in advance).
 """
 
 from ml_collections import ConfigDict

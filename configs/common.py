@@ -1,6 +1,7 @@
 """Config sections shared by many configs, as functions that return a new section each."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from ml_collections import ConfigDict
 
@@ -129,7 +130,11 @@ def data(format: str = "segment-pair", pair: str = "next") -> ConfigDict:
 
 
 def batch_size_warmup(
-    num_train_steps: int, length: int, batch_sizes: Sequence[int], tokens: float
+    num_train_steps: int,
+    length: int,
+    batch_sizes: Sequence[int],
+    tokens: float,
+    equal: Literal["steps", "tokens"] = "steps",
 ) -> tuple[tuple[int, int, int], ...]:
     """Phases of growing batch size, for `config.data.phases`; all share one learning rate schedule.
 
@@ -139,15 +144,20 @@ def batch_size_warmup(
     Args:
       num_train_steps: Steps of the run.
       length: Tokens of a sequence.
-      batch_sizes: In order; each but the last is used for an equal share of the warmup's tokens.
+      batch_sizes: In order.
       tokens: Of the warmup; the rest of the run has the last batch size.
+      equal: What all batch sizes but the last have equally many of. With "tokens" the batch size
+        grows linearly with time.
 
     Raises:
       UserError: the warmup is longer than the run.
     """
     *growing, last = batch_sizes
-    share = tokens / max(len(growing), 1)
-    phases = [(max(round(share / (size * length)), 1), length, size) for size in growing]
+    parts = [size if equal == "steps" else 1 for size in growing]
+    phases = [
+        (max(round(tokens * part / sum(parts) / (size * length)), 1), length, size)
+        for part, size in zip(parts, growing, strict=True)
+    ]
     taken = sum(steps for steps, _, _ in phases)
     if taken >= num_train_steps:
         raise UserError(
@@ -158,7 +168,12 @@ def batch_size_warmup(
 
 
 def adamw(learning_rate: float, warmup_steps: int) -> ConfigDict:
-    """BERT's optimizer (Devlin et al. 2019, appendix A.2)."""
+    """BERT's optimizer (Devlin et al. 2019, appendix A.2).
+
+    The moments have a bias correction, as in the paper of Adam and in RoBERTa; the released code of
+    BERT, ALBERT, ELECTRA and XLNet has none, so that its first thousand updates are larger. A decay
+    begins after the warmup; in the code of BERT and ALBERT it begins with the run.
+    """
     return ConfigDict(
         {
             "name": "adamw",

@@ -22,8 +22,9 @@ Where we differ: the length of the run is that of the slice of C4 which the rele
 for a day, 85 million sequences; batches grow in eight stages (published: continuously); the
 learning rate begins at zero and rises with the steps (published: at a quarter of the peak, with the
 time); documents are packed into rows with a [CLS] each and do not attend to each other (published:
-all text is cut every 128 tokens, with [SEP] between documents and without [CLS]); a sentence
-classifier reads [CLS] (published: the mean of all tokens).
+all text is cut every 128 tokens, with [SEP] between documents and without [CLS]), and are in random
+order (published: C4 by the length of its sentences); a sentence classifier reads [CLS] (published:
+the mean of all tokens).
 """
 
 from ml_collections import ConfigDict
@@ -49,9 +50,8 @@ def get_config(size: str = "base") -> ConfigDict:
       UserError: Unknown size.
     """
     common.check_argument(size, SIZES)
-    growing = common.batch_size_warmup(
-        10**6, _LENGTH, (*_STAGES, _BATCH), _GROWTH * _SEQUENCES * _LENGTH
-    )[:-1]
+    tokens = _GROWTH * _SEQUENCES * _LENGTH
+    growing = common.batch_size_warmup(10**6, _LENGTH, (*_STAGES, _BATCH), tokens, "tokens")[:-1]
     growing_steps = sum(steps for steps, *_ in growing)
     last = round((1 - _GROWTH) * _SEQUENCES / _BATCH)
     config = ConfigDict(common.run(num_train_steps=growing_steps + last))

@@ -31,9 +31,10 @@ betas of 0.9 and 0.98 and an epsilon of 1e-6, a learning rate of 6e-4, 3e-4 for 
 10,000 steps, linear decay, weight decay 0.01, dropout 0.1. xsmall has the recipe of small, as the
 paper does not report it.
 
-Where we differ: the head that detects replaced tokens is that of ELECTRA (released code: a
-LayerNorm of the sum of each token's vector and that of [CLS] before it), and generator and encoder
-are trained on one loss in one step (released code: two optimizers, a step of each in turn).
+The weight of 50 is that of the paper (released code: 10). Where we differ: the head that detects
+replaced tokens is that of ELECTRA (released code: a LayerNorm of the sum of each token's vector and
+that of [CLS] before it), and generator and encoder are trained on one loss in one step (released
+code: two optimizers, a step of each in turn).
 """
 
 from ml_collections import ConfigDict

@@ -24,8 +24,9 @@ transformers.
 Cost of small, as published: 4 days on one V100.
 
 Fine-tuning with layer-wise decay of the learning rate (appendix B): `configs/glue.py:TASK,electra`.
-Where we differ: its classifier has a hidden layer, as in transformers; the released code classifies
-the vector of [CLS] directly.
+Where we differ: all examples have two segments, a tenth of them short (released code: a tenth have
+one, a twentieth are short). In fine-tuning its classifier has a hidden layer, as in transformers;
+the released code classifies the vector of [CLS] directly.
 """
 
 from ml_collections import ConfigDict

@@ -8,7 +8,9 @@ et al. 2019): 4 epochs, a learning rate of 3e-5, 5e-5, 1e-4 or 3e-4. `tiny` take
 for tests. `roberta`, `albert` and `electra` are the recipes of their papers for each task: Liu et
 al. 2019, appendix C and the released code; Lan et al. 2020, table 14, with steps rounded to
 epochs; Clark et al. 2020, appendix B, with the learning rate of the base model (small:
-3e-4; large: 5e-5, and a layerwise decay of 0.9).
+3e-4; large: 5e-5, and a layerwise decay of 0.9). Where these differ: `roberta` decays no biases and
+LayerNorms and has a warmup of 6% for QQP as well (released code: all parameters, 25%); `electra`
+has each pair of sentences once (released code: MRPC and STS-B also in reverse).
 
     bertjax finetune --config configs/glue.py:mrpc --init runs/bert --data glue --workdir runs/mrpc
     bertjax finetune --config configs/glue.py:rte+mrpc --init runs/bert --data glue \

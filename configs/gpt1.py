@@ -5,8 +5,8 @@ r"""GPT (Radford et al. 2018): `configs/gpt1.py:SIZE`, base or tiny.
 
 Recipe (section 4.1): a causal language model on windows of 512 tokens, batches of 64, for 100
 epochs of BooksCorpus, which is about 3,500,000 steps; Adam with a learning rate of 2.5e-4, warmup
-of 2,000 steps, cosine decay to 0, weight decay 0.01, dropout 0.1; BPE with 40,000 merges. Post-norm
-blocks with the tanh GELU, learned positions.
+of 2,000 steps, cosine decay to 0, weight decay 0.01, epsilon 1e-8, dropout 0.1; BPE with 40,000
+merges. Post-norm blocks with the tanh GELU, learned positions.
 
     size    layers  width  heads   parameters   MNLI-m   SST-2   CoLA   (test, as published)
     base        12    768     12  116,534,784    82.1     91.3   45.4
@@ -43,6 +43,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.update(max_seq_length=512, batch_size=64)
     config.objectives = ConfigDict({"causal_lm": common.causal_lm()})
     config.optimizer = common.adamw(learning_rate=2.5e-4, warmup_steps=2000)
-    config.optimizer.schedule = "cosine"
+    config.optimizer.update(schedule="cosine", adam_eps=1e-8)
     config.mesh = common.mesh()
     return common.shrink_to_demo(config) if size == "tiny" else config

@@ -28,11 +28,14 @@ recipe of LTG-BERT (ltgoslo/ltg-bert, folder babylm) has a masked share of 15%, 
 
 Where we differ: batches grow in ten stages; the learning rate has no cooldown to 0 in the last 1.6%
 of the steps; the kind of an example is sampled (published: a fixed share of the GPUs); masks are of
-1 to 3 words, and of up to 10 for LTG-BERT (published: tokens), and do not prefer tokens that were
+1 to 3 words, short ones more often, each of whose tokens is masked, replaced or kept on its own
+(published: 1 to 3 tokens, equally often and treated alike); for LTG-BERT they are of up to 10
+words, 3.8 on average (published: tokens, 2.7 on average); masks do not prefer tokens that were
 masked less often in earlier epochs; rows are full sentences that attend to each other across
 documents (published: segments that do not); the LayerNorm in the head has parameters, and no
 dropout follows. Batches of LTG-BERT are those of its run on the British National Corpus; for
-BabyLM they depended on the number of GPUs. Its word embeddings decay (published: they do not).
+BabyLM they depended on the number of GPUs. Its embeddings of words and distances decay (published:
+they do not).
 
 `mini` has the size and budget of `configs/bert_mini_hour.py`, and AdamW. Sizes and recipes of mini
 and tiny are ours.

@@ -9,7 +9,9 @@ model, without next sentence prediction; the warmup of 6% of the steps is ours. 
 after You et al. 2020 (section 4 and its tables): 9 of 10 steps on 128 tokens, the rest on 512; the
 learning rate scales with the square root of the batch size, the warmup linearly. `lamb_64k` has a
 second phase with 32,768 sequences and a separate warmup; learning rates, warmups and the square
-root decay are those of NVIDIA's release of the two phases.
+root decay are those of NVIDIA's release of the two phases. The published decay of `lamb` begins
+with the warmup: `learning_rate` is what it has left of the table's rate at the end of the warmup,
+5.08e-3 and 3.74e-3 for `lamb_64k`, so that all later steps have the published rate.
 
     recipe     batch          steps           learning rate  warmup        published
     adamw_2k   2,048          125,000         7e-4           7,500         SST-2 92.9, MNLI-m 85.2
@@ -64,6 +66,7 @@ def get_config(recipe: str) -> ConfigDict:
     config.num_train_steps = steps
     config.data.phases = ((short, 128, batch_size), (steps - short, 512, batch_size))
     config.data.microbatches = microbatches
+    rate = _after_warmup(rate, _LAMB_WARMUP, steps)
     config.optimizer.update(learning_rate=rate, warmup_steps=_LAMB_WARMUP)
     return config
 
@@ -80,6 +83,12 @@ def _two_phases(config: ConfigDict) -> ConfigDict:
     config.num_train_steps = 7038 + 1563
     config.data.phases = ((7038, 128, 65_536), (1563, 512, 32_768))
     config.data.microbatches = 16
-    config.optimizer.update(learning_rate=6e-3, warmup_steps=2001, restarts=((4e-3, 200),))
+    first, second = _after_warmup(6e-3, 2001, 7038, 0.5), _after_warmup(4e-3, 200, 1563, 0.5)
+    config.optimizer.update(learning_rate=first, warmup_steps=2001, restarts=((second, 200),))
     config.optimizer.update(schedule="polynomial", power=0.5)
     return config
+
+
+def _after_warmup(rate: float, warmup: int, steps: int, power: float = 1.0) -> float:
+    """What a decay over all steps has left of a learning rate after the warmup."""
+    return rate * (1 - warmup / steps) ** power

@@ -11,8 +11,8 @@ tokens masked, packed sequences (sections 2.1 and 2.2; appendix A). Pretraining:
 tokens in sequences of 1,024 with theta 10,000, StableAdamW at a constant learning rate after a
 warmup of 3 billion tokens (large: 2), batches of 4,608 sequences, which grow from 768 over the
 first 50 billion tokens. `extension` is the context extension: 300 billion tokens in sequences of
-8,192 with a global theta of 160,000, of which the last sixth decays with 1 - sqrt. Its batch of 576
-sequences, which has the same number of tokens, is ours.
+8,192 with a global theta of 160,000 and batches of 576, of which the last sixth decays with 1 -
+sqrt.
 
     size    layers  width  heads      F    parameters   GLUE   learning rate
     base        22    768     12  1,152   149,014,272   88.4   8e-4, then 3e-4
@@ -21,11 +21,15 @@ sequences, which has the same number of tokens, is ours.
     tiny         4    128      2    192       689,280          (a demonstration)
 
 GLUE is the dev score on the authors' model card. Parameters are those of the encoder. Large was
-continued at 5e-5 after 900 billion tokens, when its loss no longer fell; its batch sizes here are
-those of base.
+continued at 5e-5 after 900 billion tokens, when its loss no longer fell.
 
-A step of the published optimizer removes 1e-5 of a parameter at the peak of the learning rate
-(released code: `decoupled_stableadamw`), which is a weight decay of 1e-5 / learning rate in ours.
+A step of the published optimizer removes 1e-5 of a parameter at the peak of the learning rate, 1e-6
+in the extension of large (released code: `decoupled_stableadamw`), which is a weight decay of that
+share / learning rate in ours.
+
+Where we differ: large starts from random weights (published: from those of base, tiled), and has
+the batch sizes of base (published: 448 to 4,928, then 616); the rate decays to 0 (published: to a
+thousandth); held-out text is masked as in training (published: 15%).
 
 `mini` has the size and budget of `configs/bert_mini_hour.py`.
 """
@@ -49,7 +53,8 @@ _TOKENS, _GROWTH_TOKENS = 1.719e12, 50e9
 _EXTENSION_LENGTH, _EXTENSION_BATCH, _EXTENSION_TOKENS = 8192, 576, 300e9
 _WARMUP_TOKENS = {"base": 3e9, "large": 2e9}
 _RATES = {"base": (8e-4, 3e-4), "large": (5e-4, 5e-5)}
-_DECAY = 1e-5  # share of a parameter that a step removes at the peak of the learning rate
+_DECAYS = {"base": (1e-5, 1e-5), "large": (1e-5, 1e-6)}
+"""Shares of a parameter that a step removes at the peak of the learning rate."""
 
 
 def get_config(recipe: str = "base") -> ConfigDict:
@@ -82,7 +87,7 @@ def _pretraining(size: str) -> ConfigDict:
     config.data.phases = (*growth, (steps, _LENGTH, _BATCH))
     config.objectives = ConfigDict({"mlm": common.mlm()})
     config.objectives.mlm.masked_lm_prob = 0.3
-    rate, _ = _RATES.get(size, _RATES["base"])
+    (rate, _), (decay, _) = (of.get(size, of["base"]) for of in (_RATES, _DECAYS))
     config.optimizer = ConfigDict(
         {
             "name": "stable_adamw",
@@ -90,7 +95,7 @@ def _pretraining(size: str) -> ConfigDict:
             "schedule": "constant",
             "warmup_steps": round(_WARMUP_TOKENS.get(size, 3e9) / (768 * _LENGTH)),
             "restarts": (),
-            "weight_decay": _DECAY / rate,
+            "weight_decay": decay / rate,
             "adam_b1": 0.9,
             "adam_b2": 0.98,
             "adam_eps": 1e-6,
@@ -136,8 +141,8 @@ def _context_extension(config: ConfigDict, size: str) -> ConfigDict:
     config.num_train_steps = round(_EXTENSION_TOKENS / (_EXTENSION_BATCH * _EXTENSION_LENGTH))
     config.model.global_rope_theta = 160_000.0
     config.data.update(max_seq_length=_EXTENSION_LENGTH, batch_size=_EXTENSION_BATCH, phases=())
-    _, rate = _RATES[size]
-    config.optimizer.update(learning_rate=rate, weight_decay=_DECAY / rate, warmup_steps=0)
+    (_, rate), (_, decay) = _RATES[size], _DECAYS[size]
+    config.optimizer.update(learning_rate=rate, weight_decay=decay / rate, warmup_steps=0)
     config.optimizer.update(schedule="warmup_stable_decay", end_learning_rate=0.0)
     config.optimizer.decay_share = 1 / 6
     config.optimizer.decay_steps = 0
@@ -153,7 +158,7 @@ def _mini(config: ConfigDict) -> ConfigDict:
     config.model.attention_output_dropout_prob = 0.0
     config.tokenizer.update(kind="wordpiece", lowercase=True)
     config.data.update(microbatches=1, phases=((5000, 64, 64), (1000, 128, 32)))
-    config.optimizer.update(learning_rate=1e-3, weight_decay=_DECAY / 1e-3, warmup_steps=200)
+    config.optimizer.update(learning_rate=1e-3, weight_decay=0.01, warmup_steps=200)
     config.optimizer.update(schedule="warmup_stable_decay", end_learning_rate=0.0)
     config.optimizer.decay_share = 0.2
     config.optimizer.decay_steps = 0

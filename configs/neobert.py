@@ -22,8 +22,8 @@ which public reproductions give for the paper and which are used here.
 Where we differ: whole documents are packed into rows and do not attend to each other (published:
 padded sequences); the long sequences are of the same corpus (published: of its documents of more
 than 1,024 tokens, and a part of the others), unless `--config.data.mixture` has other shares for
-the third phase; norms do not decay; the initialisation is a truncated normal distribution of equal
-variance (published: uniform).
+the third phase, whose learning rate is ours; norms do not decay; the initialisation is a truncated
+normal distribution of equal variance (published: uniform).
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@ r"""Multiple choice: `configs/race.py:race`, `:swag`, `:race,small`, `:race,tiny
 
 Papers: SWAG as in Devlin et al. 2019, section 4.4: batches of 16, a learning rate of 2e-5, 3
 epochs. RACE as in Liu et al. 2019, appendix C: sequences of 512 tokens, batches of 16, a learning
-rate of 1e-5, 4 epochs, weight decay 0.1, a warmup of 6%. `small` is for BERT-tiny to BERT-medium,
-with a learning rate of 1e-4; `tiny` takes seconds and is for tests.
+rate of 1e-5, 4 epochs, weight decay 0.1, a warmup of 6%, b2 of 0.98, no clipping. `small` is for
+BERT-tiny to BERT-medium, with a learning rate of 1e-4; `tiny` takes seconds and is for tests.
 
     bertjax finetune --config configs/race.py:race --init runs/roberta --data RACE \
         --workdir runs/race
@@ -48,4 +48,5 @@ def get_config(argument: str) -> ConfigDict:
         config.data.update(max_seq_length=512, padded_lengths=(128, 256, 384, 512))
     if not recipe and task == "race":
         config.optimizer.update(learning_rate=1e-5, weight_decay=0.1, warmup_share=0.06)
+        config.optimizer.update(adam_b2=0.98, max_grad_norm=0.0)
     return config

@@ -16,6 +16,8 @@ without next sentence prediction, dynamic masks (section 4). Adam with b2 = 0.98
 Scores are on the dev sets, from table 5 and, for base, from the authors' release. Parameters
 include the pooler, which this recipe does not train: it keeps its random initialisation until
 fine-tuning. Cost of large, as published: about one day on 1,024 V100 GPUs for 100,000 steps.
+
+Where we differ: biases and LayerNorms do not decay (released code: all parameters do).
 """
 
 from ml_collections import ConfigDict

@@ -17,6 +17,9 @@ steps of 256 sequences of 512 tokens, weight decay 0.1, epsilon 1e-8 (4.2).
 Scores of large are from the paper (tables 1 and 6), those of base from the authors' release.
 Parameters include the pooler, which this recipe does not train. Cost of large, as published: 15
 days on 32 V100 GPUs.
+
+Where we differ: biases and LayerNorms do not decay (released code: all parameters do). The command
+of the authors' release has a weight decay of 0.01.
 """
 
 from ml_collections import ConfigDict

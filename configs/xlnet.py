@@ -21,7 +21,8 @@ Where we differ: a row of the batch continues the same document from its beginni
 its two segments are always consecutive (published: half of the second segments are from other
 documents, half of each sequence is reused as memory, and half of the batch is in reverse order).
 [CLS] is the last token of a sequence, as published; padding follows it (published: precedes), which
-does not change the outputs since positions are relative.
+does not change the outputs since positions are relative. In the released code tokens are permuted
+within 256, GELU is that by tanh, and the learning rate ends at a thousandth of its peak.
 """
 
 from ml_collections import ConfigDict

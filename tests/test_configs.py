@@ -345,13 +345,15 @@ def test_invalid_values_are_refused_in_every_field():
     assert len(tried) > 500
 
 
-def test_batch_size_warmup_spends_equal_tokens_on_every_size_but_the_last():
-    """Of 24,000 tokens in rows of 10: 8,000 each in batches of 2, 4 and 5, and then 20 rows."""
+def test_all_batch_sizes_but_the_last_have_equally_many_steps_or_tokens():
+    """Of 22,000 tokens in rows of 10: 200 steps each of 2, 4 and 5; of 24,000 8,000 tokens each."""
     common = importlib.import_module("configs.common")
-    phases = common.batch_size_warmup(1000, 10, (2, 4, 5, 20), 24_000)
+    phases = common.batch_size_warmup(1000, 10, (2, 4, 5, 20), 22_000)
+    assert phases == ((200, 10, 2), (200, 10, 4), (200, 10, 5), (400, 10, 20))
+    phases = common.batch_size_warmup(1000, 10, (2, 4, 5, 20), 24_000, "tokens")
     assert phases == ((400, 10, 2), (200, 10, 4), (160, 10, 5), (240, 10, 20))
-    with pytest.raises(UserError, match="got 760 steps in batches smaller than 20, expected fewer"):
-        common.batch_size_warmup(700, 10, (2, 4, 5, 20), 24_000)
+    with pytest.raises(UserError, match="got 600 steps in batches smaller than 20, expected fewer"):
+        common.batch_size_warmup(500, 10, (2, 4, 5, 20), 22_000)
 
 
 def test_one_learning_rate_schedule_spans_growing_batches():

@@ -151,8 +151,7 @@ def make_trainer(
     def initial() -> tuple[TrainState, Params]:
         return create_with_frozen(pretrainer, optimizer, _one_example(batch), seed, batch_size)
 
-    boxed = jax.eval_shape(initial)
-    shapes, frozen_shapes = sharding.sharded_shapes(boxed, mesh, rules)
+    shapes, frozen_shapes = sharding.sharded_shapes(boxed := jax.eval_shape(initial), mesh, rules)
     options = {"microbatches": microbatches, "grad_reduce_in_bf16": grad_reduce_in_bf16}
     if shard_optimizer:
         shapes, options["gradient_specs"] = _shard_optimizer(shapes)
@@ -166,7 +165,6 @@ def make_trainer(
 
     jax.eval_shape(init_state, frozen)  # raises errors of shapes before anything is compiled
     rows = sharding.batch_sharding(mesh)
-    train_step = make_train_step(pretrainer, optimizer, schedule, seed=seed, **options)
 
     def bind(function: Callable, **options: Any) -> BoundStep:
         placed = sharding.on_mesh(function, mesh, rules)
@@ -180,7 +178,7 @@ def make_trainer(
         frozen=frozen,
         create_state=BoundStep(jax.jit(init_state, out_shardings=placed), (frozen,)),
         train_step=bind(
-            train_step,
+            make_train_step(pretrainer, optimizer, schedule, seed=seed, **options),
             donate_argnums=0,
             in_shardings=(placed, rows, frozen_parts),
             out_shardings=(placed, None),
