@@ -45,17 +45,18 @@ one with CoLA/, SST-2/, MRPC/ ..., or tfds:DIR with glue/TASK prepared as ArrayR
 the one with BoolQ/, CB/, COPA/ ...; for XNLI that of XNLI-1.0/ and XNLI-MT-1.0/; for SQuAD the one
 of train-v1.1.json or train-v2.0.json; for CoNLL-2003 that of train.txt; for RACE that of train/ and
 dev/; for SWAG that of train.csv. `bertjax configs` lists the configs: task, pairs, cross_encoder,
-colbert, glue, superglue, multilingual, squad, ner, race, swag, kbert, tinybert_glue.
+colbert, glue, superglue, multilingual, squad, ner, race (also SWAG), kbert, tinybert_glue.
 
 With --config task, --data is a table of your own (CSV, TSV, JSON lines, Parquet, Arrow), a folder
 with train.*, dev.* (or validation.*) and test.* as tables, or a folder of save_to_disk of
 `datasets`. Without a dev file, 10% of the rows are held out, the same share of every class
-(--config.data.validation_fraction, --config.data.split_seed). Labels are classes; scores if some
-have decimal places; or several per text if they are lists, or if --config.data.label_separator is
-set. --config.task.problem_type overrides this. --config.task.eval_metrics="('macro_f1','auc')"
-chooses metrics, of which the first determines the best epoch. task:tags classifies words (columns
-of words and tags) or finds spans ([{"start": 0, "end": 4, "label": "PER"}]) in texts, task:choices
-chooses among answers, task:answers extracts them from contexts (--text_pair).
+(--config.data.validation_fraction, --config.data.split_seed). Labels are classes; scores if they
+are numbers and some are not whole; or several per text if they are lists, or if
+--config.data.label_separator is set. --config.task.problem_type overrides this.
+--config.task.eval_metrics="('macro_f1','auc')" chooses metrics, of which the first determines the
+best epoch. task:tags classifies words (columns of words and tags) or finds spans
+([{"start": 0, "end": 4, "label": "PER"}]) in texts, task:choices chooses among answers,
+task:answers extracts them from contexts (--text_pair).
 
 With --config pairs, the encoder is trained to embed texts, from such tables of pairs (--text,
 --text_pair): in-batch negatives (also with a column `negative`), or with scores (--label) CoSENT or

@@ -108,8 +108,8 @@ def parser() -> _flags.Parser:
     parser.add_argument(
         "--task",
         default="",
-        help="the task of its head, if config.json does not name it: one of GLUE, race or swag, "
-        "squad1 or squad2, ner; none: import without the head",
+        help="the task of its head, if config.json does not name it: one of GLUE, sequence or "
+        "sequence_pair, race, swag or copa, squad1 or squad2, ner; none: import without the head",
     )
     parser.add_argument(
         "--labels",
