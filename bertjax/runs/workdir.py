@@ -125,7 +125,7 @@ def claim(
     """
     if "://" in str(workdir):
         raise UserError(
-            f"workdir {str(workdir)!r}: got a URL, which only pretrain and finetune support; mount "
+            f"workdir {str(workdir)!r}: got a URL, expected a local folder; mount "
             f"the bucket (gcsfuse for gs://) and name the folder in it"
         )
     folder = pathlib.Path(workdir)

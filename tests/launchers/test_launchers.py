@@ -242,7 +242,8 @@ def test_a_tpu_is_requested_awaited_installed_used_and_deleted(stubs):
         *("masks", "--zone", "z", "--node-id", "masks", "--accelerator-type", "v5litepod-16"),
         *("--runtime-version", "v2-alpha-tpuv5-lite", "--spot"),
     ]
-    run = [call for call in stubs.calls if "tpu-vm" in call][-1]
+    *_, install, run = [call for call in stubs.calls if "tpu-vm" in call]
+    assert install[-1].endswith("-e './bertjax[tpu,gcs]'")
     assert run[5:9] == ["masks", "--zone", "z", "--worker"]
     words = shlex.split(run[-1])
     assert words == ["cd", "bertjax", "&&", "../environment/bin/bertjax", *COMMAND, "--distributed"]
