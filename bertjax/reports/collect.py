@@ -165,14 +165,13 @@ def _read_run(path: str, folder: pathlib.Path, name: str = "") -> ReportedRun:
     config = _read_config(folder)
     results = _read_results(folder)
     finetunes = "task" in config or (not config and bool(name))
-    steps = config.get("num_train_steps")
     seeds = results["seeds"] if results else len(list(folder.glob(f"{_SEED}*")))
     run = Run(
         name=name or folder.name,
         verb="finetune" if finetunes else "pretrain",
         options={"seeds": seeds} if finetunes else {},
         settings={},
-        steps=steps,
+        steps=None if finetunes else config.get("num_train_steps"),  # a fine-tuning has it per seed
     )
     if not finetunes and "best_metric" in config:
         run = dataclasses.replace(run, metric=config["best_metric"], mode=config["best_mode"])

@@ -22,6 +22,7 @@ def test_a_fine_tuning_has_a_part_for_each_seed(make_finetuning):
     (run,) = collect([str(make_finetuning("rte"))]).runs
     assert (run.kind, run.metric, run.progress.state) == (FINE_TUNING, "dev/score", "done")
     assert [seed for seed, _ in run.parts] == [0, 1, 2]
+    assert (run.progress.step, run.progress.steps) == (12, 12)
     assert (run.progress.best, run.progress.spread) == (0.75, (0.5, 1.0))
 
 
