@@ -10,6 +10,7 @@ class MemoryCorpus:
     """
 
     dtype = np.dtype("<u4")
+    path, split = "memory", "train"
 
     def __init__(self, documents: list[list[int]], record_tokens: int = 2048):
         self.documents = documents

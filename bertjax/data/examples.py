@@ -255,8 +255,9 @@ class SentenceExamples:
             )
         if self.pair == "next" and self._layout.num_documents < 2:
             raise UserError(
-                "pair='next' samples segments of other documents: got a corpus of one document, "
-                "expected >= 2; separate documents by blank lines, or use pair='order' or 'none'"
+                f"pair='next' samples segments of other documents: {self._corpus.path} has one "
+                f"document in its split {self._corpus.split}, expected >= 2; separate documents by "
+                "blank lines, hold out more of them, or use pair='order' or 'none'"
             )
 
 

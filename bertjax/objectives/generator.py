@@ -81,7 +81,17 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def prepare(self, encoder: Encoder, batch: Batch, *, train: bool) -> Batch:
-        """Replaces tokens by samples; the batch keeps the original ones as `original_ids`."""
+        """Replaces tokens by samples; the batch keeps the original ones as `original_ids`.
+
+        Raises:
+          UserError: the model cannot share its embeddings with a generator.
+        """
+        if not hasattr(encoder, "embed"):
+            raise UserError(
+                "objective generator: got a model that shares no embeddings "
+                f"({type(encoder).__module__.rpartition('.')[2]}), expected bert or deberta; "
+                "choose another model or objective"
+            )
         original_ids = batch["input_ids"]
         hiding = enhanced_mlm.Objective(
             self.mask_id,

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from bertjax import pretrainer
 from bertjax.constraints import Weight
+from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses
 from bertjax.layers.heads import Classifier
@@ -52,5 +53,15 @@ class Objective(pretrainer.Objective):
 
     @nn.compact
     def logits(self, encoder: Encoder, encoded: Encoded) -> Float[Array, "B C"]:
-        """Logits of the two labels."""
+        """Logits of the two labels.
+
+        Raises:
+          UserError: the model has no pooler.
+        """
+        if encoded.pooled is None:
+            raise UserError(
+                "objective sentence_pair: got a model without a pooler "
+                f"({type(encoder).__module__.rpartition('.')[2]}), expected one with a pooler, "
+                "such as bert; set --config.objectives.sentence_pair=none, or choose another model"
+            )
         return Classifier(2, output_stddev(encoder), name="classifier")(encoded.pooled)

@@ -178,7 +178,7 @@ def test_incompatible_options_are_refused(memory_corpus, fields, message):
 
 
 def test_too_small_corpora_are_refused(memory_corpus):
-    with pytest.raises(UserError, match="got a corpus of one document"):
+    with pytest.raises(UserError, match="one document in its split"):
         make(memory_corpus([[3, 4, 5]]), "segment-pair", "next")
     with pytest.raises(UserError, match="no document has two sentences"):
         make(memory_corpus([[3], [4]]), "segment-pair", "order")

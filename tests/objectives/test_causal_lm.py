@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.layers.losses import cross_entropy
 from bertjax.models import bert
 from bertjax.models.gpt2 import Model
-from bertjax.objectives import mlm
+from bertjax.objectives import generator, mlm, sentence_pair
 from bertjax.objectives.causal_lm import Objective, next_token_targets
 from bertjax.pretrainer import Pretrainer
 
@@ -98,7 +98,7 @@ def test_logits_of_all_positions_are_not_materialised(variables, batch):
     assert max(int(np.prod(shape[:-1])) for shape in scores) == B * 2
 
 
-def test_models_of_the_other_direction_are_refused(batch):
+def test_models_of_other_objectives_are_refused(batch):
     def initialise(encoder, **objectives):
         module = Pretrainer(encoder, objectives)
         keys = jax.random.split(jax.random.key(0), B)
@@ -110,3 +110,8 @@ def test_models_of_the_other_direction_are_refused(batch):
     masked = functools.partial(mlm.Objective, 1, (1,), V)
     with pytest.raises(UserError, match=r"objective mlm: got a causal model \(gpt2\)"):
         initialise(Model(V, D, 1, 2, 5), mlm=masked)
+    with pytest.raises(UserError, match=r"sentence_pair: got a model without a pooler \(gpt2\)"):
+        initialise(Model(V, D, 1, 2, 5), sentence_pair=sentence_pair.Objective)
+    replacing = functools.partial(generator.Objective, 1, (1,), V)
+    with pytest.raises(UserError, match=r"generator: got a model that shares no embed.* \(gpt2\)"):
+        initialise(Model(V, D, 1, 2, 5), generator=replacing)
