@@ -8,5 +8,5 @@ _DATA = ("bertjax.launchers", "bertjax.reports.assets")
 setup(
     packages=[*find_packages(include=["bertjax*"]), "bertjax.configs", *_DATA],
     package_dir={"bertjax.configs": "configs"},
-    package_data=dict.fromkeys(_DATA, ["*"]),
+    package_data={folder: ["*"] for folder in _DATA},
 )

@@ -18,6 +18,7 @@ import importlib.util
 import inspect
 import json
 import pathlib
+import reprlib
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from bertjax.overrides import Override, apply_overrides, print_note, split_overr
 
 __all__ = [
     "apply_overrides",
+    "check_type",
     "differences",
     "fingerprint",
     "from_json",
@@ -181,6 +183,16 @@ def load_config(
         return from_json(config.to_json(json_encoder_cls=_PlainEncoder))
     except TypeError as error:
         raise UserError(f"{path}: expected plain values only: {error}") from None
+
+
+def check_type(config: Any) -> None:
+    """Raises `UserError` for the name of a config, or anything else, in place of a config."""
+    if not isinstance(config, ConfigDict):
+        argument = repr(config) if isinstance(config, str) else "..."
+        raise UserError(
+            f"config: got {reprlib.repr(config)}, expected a config; pass "
+            f"bertjax.load_config({argument})"
+        )
 
 
 def load_runs(spec: str) -> Any:

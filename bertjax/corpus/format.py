@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,9 @@ TEXT_FIELD = "text"
 """Default field or column that contains the text."""
 
 _MAX_LISTED_FIELDS = 8
+_MAX_SHOWN = 40
+_PYTHON_LIST = re.compile(r"[\[{]+'.*[\]}]|[\[{].*'[\]}]+", re.DOTALL)
+"""Lists and dicts as pandas writes them to CSV: their first or last text is in single quotes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +61,30 @@ class Table:
     locations: Sequence[str]
     has_types: bool = True
 
-    def parse_column(self, name: str) -> list[Any]:
+    def parse_column(self, name: str, *, strict: bool = False) -> list[Any]:
         """Return the values of a column that may have lists or objects.
 
         In formats without types, cells that are JSON lists or objects are parsed. Elsewhere a text
         in brackets is a text.
+
+        Args:
+          name: The column.
+          strict: Whether lists and dicts in the syntax of Python are refused. They are texts else.
+
+        Raises:
+          UserError: A cell is a list in the syntax of Python, and `strict` is true.
         """
         cells = self.columns[name]
-        return list(cells) if self.has_types else [_parse_cell(cell) for cell in cells]
+        if self.has_types:
+            return list(cells)
+        parsed = [_parse_cell(cell) for cell in cells]
+        for cell, location in zip(parsed, self.locations, strict=True):
+            if strict and isinstance(cell, str) and _PYTHON_LIST.fullmatch(cell.strip()):
+                raise UserError(
+                    f"{location}: column {name!r}: got {cell[:_MAX_SHOWN]}, which looks like a "
+                    'Python list, expected JSON such as ["a", "b"]; write it with json.dumps'
+                )
+        return parsed
 
 
 def _parse_cell(cell: str) -> Any:

@@ -1,5 +1,6 @@
 """Read tables: documents from one column, or all columns, of text, CSV, TSV and Arrow data."""
 
+import contextlib
 import csv
 import json
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from bertjax.io.lines import MAX_RECORD_BYTES, read_records
 
 PYARROW_EXTRA = "parquet"
 """The extra of bertjax that installs pyarrow."""
+
+_SEPARATORS = "\t|;,"
 
 
 def read_rows(
@@ -56,6 +59,7 @@ def read_cells(
         columns = next(csv.reader([header.removeprefix("\ufeff")], **dialect), [])
         if not columns:
             raise UserError(f"{path} is empty: expected a header with the names of columns")
+        columns = [name.strip() for name in columns]
         yield columns
         for row in csv.reader(lines, **dialect):
             if len(row) == len(columns):
@@ -75,9 +79,15 @@ def read_cells(
 def read_table(path: str, lines: "TableLines", header: str, **dialect) -> Table:
     """Read all columns of a table; see `read_rows`."""
     rows = read_cells(path, lines, header, **dialect)
-    columns = next(rows)
+    columns, where = next(rows), f"{path}:{lines.number}"
+    others = [char for char in _SEPARATORS if char in columns[0] and char != dialect["delimiter"]]
+    if len(columns) == 1 and others:
+        raise UserError(
+            f"{where}: got one column, {columns[0]!r}, whose separator seems to be {others[0]!r}; "
+            "expected commas or semicolons in .csv and tabs in .tsv; convert or rename the file"
+        )
     if repeated := [name for name in columns if columns.count(name) > 1]:
-        raise UserError(f"{path}:1: column {repeated[0]!r} occurs twice; rename or remove one")
+        raise UserError(f"{where}: column {repeated[0]!r} occurs twice; rename or remove one")
     cells, locations = [], []
     for row in rows:
         cells.append(row)
@@ -112,7 +122,7 @@ class TableLines:
 
 
 def check_column(path: str, schema: Any, field: str) -> None:
-    """Check that a column exists and has strings.
+    """Check that a column exists and has strings, or bytes, which are read as UTF-8.
 
     Args:
       path: The file, for the error message.
@@ -132,7 +142,7 @@ def read_column(path: str, column: Any, errors: str, first_row: int) -> Iterator
 
     Args:
       path: The file, for error messages.
-      column: A `pyarrow.Array` of strings.
+      column: A `pyarrow.Array` of strings or bytes.
       errors: As in `decode`.
       first_row: Number of rows of the file before this array.
     """
@@ -145,13 +155,26 @@ def read_column(path: str, column: Any, errors: str, first_row: int) -> Iterator
 
 
 def to_table(path: str, content: Any) -> Table:
-    """Convert a `pyarrow.Table`; classes that `datasets` stores as integers get their names."""
+    """Convert a `pyarrow.Table`; classes that `datasets` stores as integers get their names.
+
+    Bytes are texts in UTF-8; a column where some are not, such as images, keeps its bytes.
+    """
     names = _class_names(content.schema.metadata or {})
     columns = {name: content.column(name).to_pylist() for name in content.schema.names}
+    for field in content.schema:
+        if "binary" in str(field.type):
+            with contextlib.suppress(UnicodeDecodeError):
+                columns[field.name] = [_decode(value) for value in columns[field.name]]
     for name, classes in names.items():
         if name in columns:
             columns[name] = [_with_names(value, classes) for value in columns[name]]
     return Table(path, columns, [f"{path}, row {row:,}" for row in range(1, 1 + len(content))])
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(each) for each in value]
+    return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
 def _class_names(metadata: Any) -> dict[str, list[str]]:
@@ -175,4 +198,11 @@ def _with_names(value: Any, names: list[str]) -> Any:
 def _is_string(path: str, kind: Any) -> bool:
     types = import_extra(path, "pyarrow", PYARROW_EXTRA).types
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    # Some programs write texts as bytes without a mark.
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            *(types.is_string, types.is_large_string, types.is_string_view),
+            *(types.is_binary, types.is_large_binary, types.is_binary_view),
+        )
+    )

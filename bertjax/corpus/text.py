@@ -143,8 +143,13 @@ def _check_format(format: str) -> None:
         raise UserError(f"unknown format {format!r}: {nearest(format, list_formats())}")
 
 
-def detect_format(path: str, format: str = "auto") -> str:
+def detect_format(path: str, format: str = "auto", *, is_table: bool = False) -> str:
     """Return the format of a file: `format`, or detected from first bytes and name for `auto`.
+
+    Args:
+      path: The file.
+      format: The format.
+      is_table: Whether the caller reads tables only, for the error message.
 
     Raises:
       UserError: The file has no text that is read.
@@ -156,14 +161,20 @@ def detect_format(path: str, format: str = "auto") -> str:
         return format
     if kind is None:
         first = next((line for line in head.split(b"\n") if line.strip()), b"")
-        kind = _detect_json_array(path, first)
+        kind = _detect_json_array(path, head)
         for name, file_format in all_formats().items():
             if kind is None and file_format.starts(path, first):
                 return name
     kind = kind or file_kinds.detect_by_name(path) or file_kinds.detect_table(head)
     if kind is None and b"\0" in head:
         kind = file_kinds.NUL_BYTES
-    return _check_kind(path, kind, format) or "text"
+    return _check_kind(path, kind, format, is_table) or "text"
+
+
+def check_no_array(path: str) -> None:
+    """Raises `UserError` if a file of JSON lines, by its name, is one JSON array."""
+    if kind := _detect_json_array(path, read_head(path)):
+        _check_kind(path, kind, "auto", is_table=True)
 
 
 def table_format(path: str) -> TextFormat | None:
@@ -201,12 +212,14 @@ def read_texts(path: str, text_field: str = "") -> Iterator[str]:
     return (text for _, text in read_text_lines(path, tables=()))
 
 
-def _detect_json_array(path: str, first_line: bytes) -> FileKind | None:
+def _detect_json_array(path: str, head: bytes) -> FileKind | None:
     is_json = file_kinds.detect_by_name(path) is file_kinds.JSON_LINES
-    return file_kinds.JSON_ARRAY if is_json and first_line.lstrip()[:1] == b"[" else None
+    return file_kinds.JSON_ARRAY if is_json and head.lstrip()[:1] == b"[" else None
 
 
-def _check_kind(path: str, kind: FileKind | None, format: str) -> str | None:
+def _check_kind(
+    path: str, kind: FileKind | None, format: str, is_table: bool = False
+) -> str | None:
     """Return the name of the format that reads files of a kind, None for plain text.
 
     Raises:
@@ -220,6 +233,8 @@ def _check_kind(path: str, kind: FileKind | None, format: str) -> str | None:
         return readers[0]
     if format != "auto" and (format in readers or not kind.is_binary):
         return format
-    or_format = "" if kind.is_binary else "; or --format text (in a config: data.text_format)"
     remedy = f"--format {readers[0]} reads it" if readers else file_kinds.remedy(kind, path)
+    if is_table:
+        raise UserError(f"{path} is {kind.name}, expected a table: {remedy}")
+    or_format = "" if kind.is_binary else "; or --format text (in a config: data.text_format)"
     raise UserError(f"{path} is {kind.name}, expected text: {remedy}{or_format}")

@@ -229,14 +229,18 @@ def load(init: str | pretrained.Pretrained, top_k: int, precision: str = "") -> 
       precision: As `config.model.precision`; empty for that of the run.
 
     Raises:
-      UserError: the run has no MLM objective, or `top_k` exceeds the size of its vocabulary.
+      UserError: the run has no MLM objective, or `top_k` is not an integer from 1 to the size of
+        its vocabulary.
     """
     run = pretrained.load(init)
     config = run.config
     pretrainer, params = load_masked_lm(run, precision)
     vocab_size = build.model_values(config.model)["vocab_size"]
-    if not 1 <= top_k <= vocab_size:
-        raise UserError(f"top_k: got {top_k}, expected 1 to the vocabulary size {vocab_size:,}")
+    if not isinstance(top_k, int | np.integer) or not 1 <= top_k <= vocab_size:
+        raise UserError(
+            f"top_k: got {top_k!r}, expected an integer from 1 to the vocabulary size "
+            f"{vocab_size:,}"
+        )
     return MaskFiller(
         pretrainer,
         params,

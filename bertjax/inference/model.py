@@ -24,7 +24,7 @@ from bertjax.huggingface.architecture import pipeline_tag
 from bertjax.inference import features, fill_mask, generate, language_model, predict
 from bertjax.inference.fill_mask import Candidates
 from bertjax.inference.mteb_encoder import MtebEncoder
-from bertjax.inference.text_encoder import Text, TextEncoder
+from bertjax.inference.text_encoder import Row, Text, TextEncoder, check_batch, check_texts
 from bertjax.interfaces import Batch
 from bertjax.io import storage
 from bertjax.pretrainer import Encoded, Encoder, Pretrainer
@@ -106,6 +106,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         Args:
           batch: `input_ids` [B L] and others, as `tokenizer` returns them.
         """
+        check_batch(batch)
         return self._encode(self.params, batch)
 
     def logits(self, batch: Batch) -> Float[Array, "B L V"]:
@@ -124,6 +125,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
           UserError: the run was trained with neither objective.
         """
         head = self._language_head
+        check_batch(batch)
         return self._token_logits(self.load_params("encoder", head), batch)
 
     def fill_mask(self, texts: str | Sequence[str], *, top_k: int = 5) -> Candidates | list[Any]:
@@ -146,7 +148,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
           UserError: the run has no MLM objective, or a text has no [MASK] or too many tokens.
         """
         filler = self._load_once(fill_mask.load, top_k)
-        places = filler.fill([texts] if isinstance(texts, str) else list(texts))
+        places = filler.fill([text for (text,) in check_texts(texts, max_texts=1)])
         found = [place[0] if len(place) == 1 else place for place in places]
         return found[0] if isinstance(texts, str) else found
 
@@ -191,15 +193,13 @@ class Model(pretrained.Pretrained, MtebEncoder):
         own["max_seq_length"] = settings.max_length
         extractor = self._load_once(features.load, layers=str(layer), truncate=True, **own)
         before = sentence_transformers.find_prompt(settings, prompt, prompt_name)
-        given = (before + text for text in ([texts] if isinstance(texts, str) else texts))
+        given = (before + text for (text,) in check_texts(texts, max_texts=1))
         chunks = features.extract(extractor, given, "texts", batch_size=batch_size)
         none = np.zeros((0, self.module.hidden_size), np.float32)
         vectors = np.concatenate([none, *(rows[:, 0] for _, rows in chunks)])
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def classify(
-        self, texts: Text | Sequence[Text], *, task: str = "", batch_size: int = 32
-    ) -> Any:
+    def classify(self, texts: Text | Sequence[Row], *, task: str = "", batch_size: int = 32) -> Any:
         """Classifies texts or pairs with a model fine-tuned on a table or a task of GLUE.
 
         >>> classifier = bertjax.load("runs/rte")
@@ -208,7 +208,8 @@ class Model(pretrained.Pretrained, MtebEncoder):
         (True, ['entailment', 'not_entailment'])
 
         Args:
-          texts: One or more texts, or pairs for a task of pairs.
+          texts: One or more texts, or pairs for a task of pairs; rows of a table as a list of dicts
+            with the columns of the training data.
           task: For a multi-task run, the task.
           batch_size: Number of sequences per batch.
 
@@ -221,13 +222,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         """
         predictor = self._predictor("text-classification", task)
         names = predictor.text_names
-        rows = [texts] if isinstance(texts, str | tuple) else list(texts)
-        members = [(row,) if isinstance(row, str) else row for row in rows]
-        for count in map(len, members):
-            if count != len(names):
-                raise UserError(f"got {count} text(s), expected {len(names)}: {', '.join(names)}")
-        lines = [dict(zip(names, row, strict=True)) for row in members]
-        found = predictor.predict_rows(lines, batch_size)
+        found = predictor.predict_rows(predictor.name_texts(texts), batch_size)
         found = [{key: row[key] for key in row if key not in names} for row in found]
         return found[0] if isinstance(texts, str | tuple) else found
 
@@ -331,7 +326,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
             batch_size=batch_size,
         )
         model = self._load_once(language_model.load)
-        rows = [prompts] if isinstance(prompts, str) else list(prompts)
+        rows = [prompt for (prompt,) in check_texts(prompts, max_texts=1)]
         texts = [""] * len(rows)
         for chunk in generate.complete(model, generate.encode(model, rows, settings), settings):
             texts[chunk.prompt] += chunk.text

@@ -11,10 +11,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from bertjax import build, catalog, pretrained
+from bertjax.corpus.documents import replace_surrogates
 from bertjax.corpus.format import Table
-from bertjax.corpus.text import table_format
+from bertjax.corpus.text import check_no_array, table_format
 from bertjax.errors import UserError
 from bertjax.huggingface import heads as huggingface_heads
+from bertjax.inference.text_encoder import check_texts
 from bertjax.interfaces import Batch, Params, Tokenizer
 from bertjax.io import file_kinds
 from bertjax.io.lines import read_text_lines
@@ -58,6 +60,19 @@ class Predictor:
         task = self.config.task
         return task.texts if "texts" in task else glue_task(task.dataset).tfds_texts
 
+    def name_texts(self, texts: Any) -> list[dict[str, str]]:
+        """Returns the texts of each row by column name; see `text_encoder.check_texts`.
+
+        Raises:
+          UserError: a row has another number of texts, or lacks a column.
+        """
+        names = self.text_names
+        rows = list(check_texts(texts, names=names))
+        for count in map(len, rows):
+            if count != len(names):
+                raise UserError(f"got {count} text(s), expected {len(names)}: {', '.join(names)}")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
     def predict(self, lines: Sequence[Line], batch_size: int) -> list[dict[str, Any]]:
         """Predicts each input line, in order.
 
@@ -82,7 +97,8 @@ class Predictor:
 
     def predict_rows(self, rows: Sequence[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
         """Predicts inputs that are objects instead of lines; see `predict`."""
-        lines = [(f"text {number}", json.dumps(row)) for number, row in enumerate(rows, 1)]
+        texts = (replace_surrogates(json.dumps(row, ensure_ascii=False)) for row in rows)
+        lines = [(f"text {number}", text) for number, text in enumerate(texts, 1)]
         return self.predict(lines, batch_size)
 
     def outputs(self, batches: PairBatches) -> np.ndarray:
@@ -139,8 +155,10 @@ def read_lines(path: str | None) -> Iterator[Line]:
     columns. Of other files, and of TSV, each line that is not blank is an example.
 
     Raises:
-      UserError: the file is neither text nor a table, or is damaged.
+      UserError: the file is neither text nor a table, such as a JSON array, or is damaged.
     """
+    if path is not None:
+        check_no_array(path)
     file_format = table_format(path) if path is not None else None
     is_lines = file_format is None or {*file_format.kinds} & {*_TABLES_OF_LINES}
     if not is_lines and file_format.read_table is not None:

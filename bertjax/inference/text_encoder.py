@@ -1,10 +1,17 @@
-"""Encode texts and pairs of texts to the batches of a model: its tokenizer, as a callable."""
+"""Encode texts and pairs of texts to the batches of a model: its tokenizer, as a callable.
 
-from collections.abc import Sequence
+TextEncoder   texts -> batch
+check_texts   texts of any caller -> the tuples of texts of its rows, checked
+check_batch   refuses texts in place of a batch
+"""
+
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from bertjax.corpus.documents import replace_surrogates
 from bertjax.data.characters import CharacterTable
 from bertjax.data.sequence_template import Frame, SequenceTemplate
 from bertjax.errors import UserError
@@ -13,6 +20,9 @@ from bertjax.tasks.sequences import Pairs, truncate_longer
 
 Text = str | tuple[str, str]
 """One text, or a pair of texts."""
+
+Row = Text | Mapping[str, Any]
+"""A text, a pair, or a row of a table by column name."""
 
 
 class TextEncoder:
@@ -62,21 +72,18 @@ class TextEncoder:
           that read characters also `char_ids` (int16 [B L W]).
 
         Raises:
-          UserError: a sequence is longer than the model's maximum, or `max_length` is too small.
+          UserError: an item is not a text or a pair, a sequence is longer than the model's
+            maximum, or `max_length` is too small.
         """
-        rows = [texts] if isinstance(texts, str | tuple) else list(texts)
+        rows = list(check_texts(texts))
         if not rows:
             raise UserError("texts: got none, expected at least one")
         limit = self._limit(rows, max_length)
         groups = {}
         for count in (1, 2):
-            numbers = [
-                n for n, row in enumerate(rows) if (2 if isinstance(row, tuple) else 1) == count
-            ]
+            numbers = [n for n, row in enumerate(rows) if len(row) == count]
             if numbers:
-                chosen = [rows[n] for n in numbers]
-                members = [row if isinstance(row, tuple) else (row,) for row in chosen]
-                groups[count] = numbers, self._encode(members, limit)
+                groups[count] = numbers, self._encode([rows[n] for n in numbers], limit)
         longest = max(int(pairs.lengths.max()) for _, pairs in groups.values())
         if longest > self.max_length:
             raise UserError(
@@ -91,11 +98,11 @@ class TextEncoder:
                 batch.setdefault(name, np.zeros(shape, values.dtype))[numbers] = values
         return batch
 
-    def _limit(self, rows: Sequence[Text], max_length: int | None) -> float:
+    def _limit(self, rows: Sequence[tuple[str, ...]], max_length: int | None) -> float:
         """Returns the maximum length of a sequence, infinite where none is truncated."""
         if max_length is None:
             return float("inf")
-        num_segments = 2 if any(isinstance(row, tuple) for row in rows) else 1
+        num_segments = max(map(len, rows))
         smallest = self._template.num_special_tokens(num_segments) + num_segments
         if not smallest <= max_length <= self.max_length:
             raise UserError(
@@ -123,6 +130,55 @@ class TextEncoder:
             _write(words, [table.lookup(column) for column in columns], sizes)
             extra["char_ids"], tables["char_ids"] = words.ids, table.table()
         return Pairs.from_frame(frame, self._template, columns=extra, tables=tables)
+
+
+def check_texts(
+    texts: Any, *, max_texts: int = 2, names: Sequence[str] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Yields the texts of each row, checked; a lone surrogate becomes `?`.
+
+    Args:
+      texts: One or more rows: a text, or a tuple or list of several texts.
+      max_texts: Maximum number of texts of a row: 1 or 2.
+      names: Column names of the texts, if rows may be dicts, whose other keys are ignored.
+
+    Raises:
+      UserError: a row has another type or number of texts, or lacks a column.
+    """
+    expected = "a text" if max_texts == 1 else "a text or a pair of texts"
+    if isinstance(texts, str) or (max_texts > 1 and isinstance(texts, tuple)):
+        texts = [texts]
+    if isinstance(texts, Mapping | bytes) or not isinstance(texts, Iterable):
+        dicts = f", also of dicts with the keys {', '.join(names)}" if names else ""
+        raise UserError(
+            f"texts: got {reprlib.repr(texts)}, expected {expected}, or a list of these{dicts}"
+        )
+    for number, row in enumerate(texts, 1):
+        if names and isinstance(row, Mapping):
+            if any(name not in row for name in names):
+                raise UserError(
+                    f"text {number}: got a dict with {', '.join(map(str, row)) or 'no keys'}, "
+                    f"expected the columns of the training data: {', '.join(names)}"
+                )
+            members: Any = tuple(row[name] for name in names)
+        else:
+            members = (row,) if isinstance(row, str) else row
+        if (
+            not isinstance(members, tuple | list)
+            or not 1 <= len(members) <= max_texts
+            or not all(isinstance(text, str) for text in members)
+        ):
+            raise UserError(f"text {number}: got {reprlib.repr(row)}, expected {expected}")
+        yield tuple(map(replace_surrogates, members))
+
+
+def check_batch(batch: Any) -> None:
+    """Raises `UserError` for texts, or anything else, in place of a batch."""
+    if not isinstance(batch, Mapping):
+        raise UserError(
+            f"batch: got {reprlib.repr(batch)}, expected the arrays of a batch, as the model's "
+            "tokenizer returns them; pass model.tokenizer(texts)"
+        )
 
 
 def _write(frame: Frame, columns: Sequence[list[list[int]]], sizes: Sequence[np.ndarray]) -> None:

@@ -34,7 +34,8 @@ class FileKind:
       name: The format's name in error messages.
       remedy: A command or a sentence that explains how to get plain text. `{read}` stands for the
         start of a command that reads the file, `{from_file}` for its redirection, `{path}` for the
-        file and `{stem}` for its name without endings; `{{` is a brace.
+        file, `{stem}` for its name without endings and `{ending}` for that of a table, else
+        .txt; `{{` is a brace.
       endings: Name endings, in lower case.
       magic: A pattern of the first bytes.
       is_binary: Whether such a file is never text, even if the user chose a text format. Its magic
@@ -75,7 +76,7 @@ _CSV = (
     "{read}python -c \"import csv, sys; [print(*row['COLUMN'].split()) for row in "
     'csv.DictReader(sys.stdin)]"{from_file} > {stem}.converted.txt' + _ONE_PER_LINE
 )
-_ICONV = "{read}iconv -f UTF-{bits} -t UTF-8{from_file} > {stem}.converted.txt"
+_ICONV = "{read}iconv -f UTF-{bits} -t UTF-8{from_file} > {stem}.converted{ending}"
 _PANDOC = "{read}pandoc -f {format} -t plain{from_file} > {stem}.converted.txt"
 _NO_TEXT = "remove it from the inputs, for it contains no text"
 
@@ -324,13 +325,16 @@ def _is_csv(lines: list[str]) -> bool:
 
 def remedy(kind: FileKind, path: str) -> str:
     """Explain how to convert a file to plain text: a command for this file, or a sentence."""
-    stem, ending = split_name(path)
+    name, compression = split_name(path)
+    stem, ending = os.path.splitext(os.path.basename(name))
+    by_name = detect_by_name(path)
     quoted = shlex.quote(path)
     return kind.remedy.format(
-        read=f"{COMPRESSIONS[ending]} {quoted} | " if ending else "",
-        from_file="" if ending else f" < {quoted}",
+        read=f"{COMPRESSIONS[compression]} {quoted} | " if compression else "",
+        from_file="" if compression else f" < {quoted}",
         path=quoted,
-        stem=shlex.quote(os.path.splitext(os.path.basename(stem))[0]),
+        stem=shlex.quote(stem),
+        ending=shlex.quote(ending) if by_name and by_name.is_table else ".txt",
     )
 
 

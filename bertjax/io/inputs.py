@@ -195,11 +195,19 @@ def find_urls(pattern: str) -> list[str]:
     """
     client, path = _client(pattern)
     if not glob.has_magic(path):
-        found = [path] if storage.with_retries(lambda: client.isfile(path), pattern) else []
+        found = storage.with_retries(lambda: _find_file(client, path), pattern)
     else:
         found = storage.with_retries(lambda: _glob(client, path), pattern)
     scheme = pattern.partition("://")[0]
     return sorted(f"{scheme}://{name.removeprefix('/')}" for name in found)
+
+
+def _find_file(client: Any, path: str) -> list[str]:
+    """Return the path if it is a file; `isfile` would report failed requests as no file."""
+    try:
+        return [path] if client.info(path)["type"] == "file" else []
+    except FileNotFoundError:
+        return []
 
 
 def _glob(client: Any, path: str) -> list[str]:
@@ -234,6 +242,7 @@ def _client(url: str) -> tuple[Any, str]:
         )
     with contextlib.suppress(ImportError):
         storage.disable_listings_cache()
+        storage.check_host(url)
         import fsspec
 
         return storage.with_retries(lambda: fsspec.core.url_to_fs(url), url)

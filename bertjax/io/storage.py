@@ -3,16 +3,20 @@
   to_path         a user's string -> a path object, local or of a bucket
   with_retries    call a function again after a temporary failure of the storage
   list_files      sizes and versions of the files in a folder of a bucket
+  check_host      fail at once, in one line, without a network
   make_folder, check_file, check_folder    refuse unwritable paths before any work is done
 
 A path of a bucket (`etils.epath`) has the methods of `pathlib`; each call is a network request.
 """
 
 import errno
+import functools
+import logging
 import os
 import pathlib
 import random
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +34,7 @@ _TEMPORARY_ERRORS = {
     *("TimeoutError", "ConnectionError"),  # of Python
     *("HTTPClientError", "ClientConnectionError", "TransportError"),  # of S3, Google Cloud, the Hub
 }
+_GCS_HOST = "storage.googleapis.com"
 _TEMPORARY_STATUS = {408, 429, 500, 502, 503, 504}
 _DENIED_STATUS = {401, 403}
 _TEMPORARY_ERRNO = {
@@ -64,6 +69,7 @@ def to_path(name: Any) -> Any:
         )
     try:
         disable_listings_cache()
+        check_host(str(name))
         from etils import epath
 
         path = epath.Path(str(name))
@@ -82,6 +88,45 @@ def disable_listings_cache() -> None:
 
     for protocol in ("gs", "gcs", "s3"):
         config.conf.setdefault(protocol, {}).setdefault("use_listings_cache", False)
+
+
+def check_host(url: str) -> None:
+    """Check that the name of the host of a gs:// URL can be resolved; once per process.
+
+    The client of Google Cloud Storage treats every such failure as temporary, and reports a file
+    that it cannot look up as missing.
+
+    Raises:
+      UserError: There is no network, or its name server does not know the host.
+    """
+    proxied = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
+    if url.startswith("gs://") and not proxied and not os.environ.get("STORAGE_EMULATOR_HOST"):
+        try:
+            with_retries(_resolve_host, url)
+        except socket.gaierror as error:
+            raise UserError(
+                f"{url}: cannot resolve the host {_GCS_HOST}: {error.strerror}; check the network"
+            ) from None
+
+
+@functools.cache
+def _resolve_host() -> None:
+    try:
+        socket.getaddrinfo(_GCS_HOST, 443)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise ConnectionError(f"cannot resolve {_GCS_HOST}: {error.strerror}") from None
+        raise
+
+
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """A filter of log records that removes their tracebacks."""
+    record.exc_info = None
+    return True
+
+
+# The client logs the tracebacks of requests that `with_retries` sends again.
+logging.getLogger("gcsfs").addFilter(_without_traceback)
 
 
 def absolute(path: Any) -> Any:

@@ -59,6 +59,7 @@ def finetune(
       UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the seed.
     """
+    configs.check_type(recipe)
     build.check(recipe)
     distributed.check_identical(config=configs.fingerprint(recipe), workdir=workdir)
     start = time.monotonic()

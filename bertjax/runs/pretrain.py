@@ -97,6 +97,7 @@ def pretrain(
       UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
     """
+    configs.check_type(config)
     others = [name for name in init_overrides if not name.startswith("model.")]
     if others:
         raise UserError(

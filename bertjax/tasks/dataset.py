@@ -69,8 +69,10 @@ def parse_json_object(line: Line, expected: dict[str, str]) -> dict:
         found = None
     if not isinstance(found, dict) or not expected.keys() <= found.keys():
         keys = ", ".join(f'"{name}" ({kind})' for name, kind in expected.items())
+        given = f"the keys {', '.join(found)}" if found and isinstance(found, dict) else ""
         raise UserError(
-            f"{where}: got {text[:_MAX_SHOWN]!r}, expected a JSON object with {keys}; fix the line"
+            f"{where}: got {given or repr(text[:_MAX_SHOWN])}, expected a JSON object with {keys}; "
+            "fix the line"
         )
     return found
 

@@ -47,6 +47,7 @@ def test_texts_and_pairs_share_a_batch(words):
     np.testing.assert_array_equal(batch["attention_mask"].sum(1), [4, 7, 3])
     assert encoder("a b")["input_ids"].shape == (1, 4)
     assert encoder.mask_id == words.mask_id
+    np.testing.assert_array_equal(encoder("a \ud800 b")["input_ids"], [[2, 5, 1, 6, 3]])
 
 
 def test_max_length_pads_and_truncates_the_longer_text(words):
@@ -66,6 +67,10 @@ def test_max_length_pads_and_truncates_the_longer_text(words):
         (["a " * 21], None, r"got 23 tokens, expected at most 20, the model's positions"),
         (["a"], 21, "max_length: got 21, expected 3 to 20"),
         ([("a", "b")], 4, "max_length: got 4, expected 5 to 20"),
+        ({"text": "a"}, None, "texts: got {'text': 'a'}, expected a text or a pair of texts, or a"),
+        ([("a", "b", "c")], None, r"text 1: got \('a', 'b', 'c'\), expected a text or a pair"),
+        (["a", None], None, "text 2: got None, expected a text or a pair of texts"),
+        (b"a", None, "texts: got b'a'"),
     ],
 )
 def test_texts_that_do_not_fit(words, texts, max_length, message):
@@ -120,6 +125,8 @@ def test_a_classifier_gives_the_probabilities_of_its_head(classifier):
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     assert classifier.classify(pairs[0])["label"] == found[0]["label"]
     assert classifier.classify([]) == []
+    rows = [{"label": 0, "sentence2": second, "sentence1": first} for first, second in pairs]
+    assert classifier.classify(rows) == found
 
 
 def test_a_saved_model_loads_as_the_same_model(bert, tmp_path, monkeypatch):
@@ -141,6 +148,15 @@ def test_methods_without_a_head_are_refused_by_name(bert, classifier):
         (lambda: classifier.logits({}), "has no language model head"),
         (lambda: classifier.classify("a"), r"got 1 text\(s\), expected 2: sentence1, sentence2"),
         (lambda: bert.embed("a", pooling="max"), "pooling: got 'max', expected one of mean,"),
+        (
+            lambda: classifier.classify([{"a": "b", "sentence2": "c"}]),
+            "got a dict with a, sentence2, expected the columns of the training data: sentence1, s",
+        ),
+        (lambda: classifier.classify([1]), "text 1: got 1, expected a text or a pair"),
+        (lambda: bert.fill_mask([None]), "text 1: got None, expected a text$"),
+        (lambda: bert.fill_mask("a [MASK]", top_k=1.5), "top_k: got 1.5, expected an integer"),
+        (lambda: bert.embed([("a", "b")]), r"text 1: got \('a', 'b'\), expected a text$"),
+        (lambda: bert(["a"]), r"batch: got \['a'\], .*pass model.tokenizer\(texts\)"),
         (lambda: bertjax.load(SAVED / "none"), "is not a run"),
     ]:
         with pytest.raises(bertjax.UserError, match=message):

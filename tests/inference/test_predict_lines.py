@@ -6,6 +6,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.inference.predict import read_lines
+from bertjax.tasks import dataset
 
 
 @pytest.fixture
@@ -46,3 +47,10 @@ def test_lines_of_other_files_are_examples(rows_of, name):
 def test_other_files_are_refused(rows_of):
     with pytest.raises(UserError, match="is a PDF"):
         rows_of("a.txt", "%PDF-1.7\n")
+    with pytest.raises(UserError, match=r"one JSON value over many lines, .*converted\.jsonl$"):
+        rows_of("a.json", '[{"text": "a"}]')
+
+
+def test_other_keys_than_those_of_the_model_are_named():
+    with pytest.raises(UserError, match=r'a:2: got the keys x, y, expected .* with "text" \(a st'):
+        dataset.parse_fields(("a:2", '{"x": "a", "y": "b"}'), ["text"])

@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tarfile
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from bertjax.corpus.sources import Source
-from bertjax.corpus.text import read_documents, read_source
+from bertjax.corpus.text import detect_format, read_documents, read_source
 from bertjax.errors import UserError
 from bertjax.io import file_kinds
 from bertjax.io.lines import read_head, read_text_lines
@@ -203,6 +204,16 @@ def test_the_command_for_arrow_converts_to_json_lines(tmp_path, kind):
     path = tmp_path / "data"
     path.write_bytes(an_arrow(kind))
     assert list(read_documents([converted(path, tmp_path, "text")])) == ["one", "two\nlines"]
+
+
+def test_messages_about_tables_lead_to_another_table(tmp_path):
+    for name, content, remedy in [
+        ("a.csv", "text,label\na,b\n".encode("utf-16"), "a.converted.csv"),
+        ("a.json", b'[{"text": "a"}]', "a.converted.jsonl"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf", expected a table: .* > {re.escape(remedy)}$"):
+            detect_format(str(tmp_path / name), is_table=True)
 
 
 def test_every_kind_has_a_conversion_command_that_quotes_file_names():

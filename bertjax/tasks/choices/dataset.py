@@ -20,7 +20,6 @@ from bertjax.tasks.choices import rows as choice_rows
 from bertjax.tasks.choices.rows import Questions
 from bertjax.tasks.dataset import EncodingSpec, Line, PredictionRequest
 from bertjax.tasks.multiple_choice import dataset as choice_dataset
-from bertjax.tasks.sequence import files
 
 Fields = Mapping[str, Any]
 
@@ -76,7 +75,12 @@ class Dataset(choice_dataset.Dataset):
         options = fields["choices"] or (
             tables.choose_column(train, "", CHOICE_COLUMNS, "config.data.choices"),
         )
-        read = {name: self._read(name, table, options, label) for name, table in found.items()}
+        # A small dev file may allow both readings.
+        by_text = choice_rows.are_labels_texts(train, options, label)
+        read = {
+            name: self._read(name, table, options, label, by_text=by_text)
+            for name, table in found.items()
+        }
         sizes = [len(options) for own in read.values() for options in own.options]
         count = max(sizes)
         read = {name: own.padded(count) for name, own in read.items()}
@@ -99,11 +103,12 @@ class Dataset(choice_dataset.Dataset):
         shown = f"{count} choices" if min(sizes) == count else f"{min(sizes)} to {count} choices"
         self.findings = (f"columns: {described}, label {label!r} ({shown})", *lines)
 
-    def _read(self, name: str, table: Table, options: tuple[str, ...], label: str) -> Questions:
-        for column in options:
-            files.check_column(table, column, "config.data.choices")
+    def _read(
+        self, name: str, table: Table, options: tuple[str, ...], label: str, *, by_text: bool
+    ) -> Questions:
         labelled = tables.is_labelled(table, label, name)
-        return choice_rows.read(table, self.columns, options, label if labelled else "")
+        label = label if labelled else ""
+        return choice_rows.read(table, self.columns, options, label, by_text=by_text)
 
     def write(self, split: str, predictions: Float[np.ndarray, " n"], folder: pathlib.Path) -> None:
         """Writes `SPLIT.jsonl`: of every question the right and the predicted choice, as texts."""

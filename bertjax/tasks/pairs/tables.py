@@ -132,7 +132,8 @@ def with_negative_lists(table: Table, fields: Mapping[str, Any]) -> Table:
       UserError: a cell is no list, or has another number of texts than the first.
     """
     name = fields["negative"] or next(iter(files.find_columns(table, ("negatives",))), "")
-    cells = table.parse_column(name) if name in table.columns else []
+    is_list = not fields["negative"]
+    cells = table.parse_column(name, strict=is_list) if name in table.columns else []
     if not cells or not isinstance(cells[0], list):
         return table
     count = len(cells[0])

@@ -104,8 +104,11 @@ class Dataset:
 
     def _choose_labels(self, table: Table, task: Fields, fields: Fields) -> None:
         """Determines problem type, names of the classes and metrics, and checks them."""
-        values, separator = table.parse_column(self.columns.label), fields["label_separator"]
+        values = table.parse_column(self.columns.label, strict=True)
+        separator = fields["label_separator"]
         kind = task.get("problem_type") or labels.find_problem_type(values, separator)
+        if kind == SINGLE_LABEL and not task.get("problem_type"):
+            labels.check_not_scores(values, table.locations)
         self.problem_type, self.labels = kind, ()
         if separator and kind != MULTI_LABEL:
             raise UserError(
@@ -135,7 +138,8 @@ class Dataset:
         check_metrics("config.task.eval_metrics", self.metrics, kind, len(self.labels))
 
     def _names(self, table: Table, fields: Fields) -> list[list[str]]:
-        values, separator = table.parse_column(self.columns.label), fields["label_separator"]
+        values = table.parse_column(self.columns.label, strict=True)
+        separator = fields["label_separator"]
         return [
             labels.names_of(value, self.problem_type, separator, location)
             for value, location in zip(values, table.locations, strict=True)

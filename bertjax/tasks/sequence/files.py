@@ -141,7 +141,7 @@ def read_tables(paths: Sequence[str]) -> Table:
 
 
 def _read_table(path: str) -> Table:
-    name = detect_format(path)
+    name = detect_format(path, is_table=True)
     reader = all_formats()[name].read_table
     if reader is None:
         raise UserError(
@@ -238,7 +238,7 @@ def read_texts(table: Table, columns: Columns) -> tuple[list[str], ...]:
     """Returns the texts of every row.
 
     Raises:
-      UserError: a column is missing, or a text is, or is a list or an object.
+      UserError: a column is missing, or a text is, or is a list, an object or binary.
     """
     for option, name in zip(("text", "text_pair"), columns.texts, strict=False):
         check_column(table, name, option)
@@ -257,6 +257,11 @@ def _text(value: Any, location: str, column: str) -> str:
         raise UserError(
             f"{location}: column {column!r} has {kind}, expected texts; choose another column, or "
             "for lists of words with a tag each --config task:tags"
+        )
+    if isinstance(value, bytes):
+        raise UserError(
+            f"{location}: column {column!r} has bytes that are not UTF-8, expected texts; decode "
+            "them, or choose another column"
         )
     text = "" if value is None else str(value).strip()
     if not text:

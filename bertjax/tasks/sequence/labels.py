@@ -2,6 +2,7 @@
 
 import collections
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,12 @@ from bertjax.metrics.sequences import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 
 _MAX_LISTED = 100
 """Number of classes that are listed."""
+_MIN_NUMBERS = 0.9
+"""Share of numbers among labels from which others are taken for mistakes."""
+_MISSING = ("", "-", "?", "na", "n/a", "nan", "null")
+_WHOLE = re.compile(r"^([+-]?\d+)\.0+$")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)?")
+_AS_CLASSES = "set --config.task.problem_type=single_label_classification"
 
 
 def find_problem_type(values: Sequence[Any], separator: str) -> str:
@@ -33,6 +40,39 @@ def find_problem_type(values: Sequence[Any], separator: str) -> str:
     return REGRESSION
 
 
+def check_not_scores(values: Sequence[Any], locations: Sequence[str]) -> None:
+    """Refuses scores with some invalid cells, which would be the names of many classes.
+
+    Args:
+      values: Labels that `find_problem_type` takes for classes.
+      locations: The location of each, for error messages.
+
+    Raises:
+      UserError: nearly all labels are numbers, some not whole, or all others are marks of missing
+        values; or all are numbers of which some have a decimal comma.
+    """
+    numbers = [_number(value) for value in values]
+    found = [number for number in numbers if number is not None]
+    others = [index for index, number in enumerate(numbers) if number is None]
+    cells = [_name(value) for value in values]
+    is_missing = all(cells[index].lower() in _MISSING for index in others)
+    is_score = any(not number.is_integer() for number in found)
+    if others and is_score and (is_missing or len(found) >= _MIN_NUMBERS * len(values)):
+        raise UserError(
+            f"{locations[others[0]]}: label: got {cells[others[0]]!r}, expected a number as in "
+            f"{len(found):,} of {len(values):,} rows, of which some are not whole; fix or remove "
+            f"the row, or for classes {_AS_CLASSES}"
+        )
+    commas = [index for index, cell in enumerate(cells) if "," in cell]
+    if commas and all(map(_DECIMAL_COMMA.fullmatch, cells)):
+        cell = cells[commas[0]]
+        raise UserError(
+            f"{locations[commas[0]]}: label: got {cell!r}, which looks like a number with a "
+            f"decimal comma, expected {cell.replace(',', '.')}; replace the commas, or for several "
+            f"labels per cell set --config.data.label_separator=',', or for classes {_AS_CLASSES}"
+        )
+
+
 def are_hidden(values: Sequence[Any]) -> bool:
     """Whether the labels of a test split are placeholders: all missing, empty or -1.
 
@@ -47,16 +87,18 @@ def _is_hidden(value: Any) -> bool:
         return are_hidden([*value.values()])
     if isinstance(value, list):
         return are_hidden(value)
-    return value is None or str(value).strip() in ("", "-1")
+    return _name(value) in ("", "-1")
 
 
 def names_of(value: Any, problem_type: str, separator: str, location: str) -> list[str]:
     """Returns the names of the classes of a cell: one, or any number for several labels.
 
     Raises:
-      UserError: the label is empty, or a list where one label is expected.
+      UserError: the label is empty or binary, or a list where one label is expected.
     """
-    if problem_type == MULTI_LABEL and value is not None:
+    if any(isinstance(each, bytes) for each in (value if isinstance(value, list) else [value])):
+        raise UserError(f"{location}: label: got bytes that are not UTF-8, expected a text")
+    if problem_type == MULTI_LABEL and not _is_missing(value):
         if not isinstance(value, list):
             value = str(value).split(separator) if separator else [value]
         return [name for name in map(_name, value) if name]
@@ -77,12 +119,22 @@ def _name(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return "" if value is None else str(value).strip()
+    return "" if _is_missing(value) else str(value).strip()
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, or NaN as pandas writes for None in columns of numbers."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def class_names(found: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Returns the distinct names in order, that of numbers if all are whole numbers."""
+    """Returns the distinct names in order, that of numbers if all are whole numbers.
+
+    If all are numbers, 1.0 is another spelling of 1.
+    """
     names = sorted({name for names in found for name in names})
+    if all(_number(name) is not None for name in names):
+        names = sorted({_WHOLE.sub(r"\1", name) for name in names})
     try:
         return tuple(sorted(names, key=int))
     except ValueError:
@@ -97,10 +149,15 @@ def to_array(
 ) -> Num[np.ndarray, "n *more"]:
     """Converts names of classes to indices, or for several labels to 0 or 1 for each class.
 
+    If all labels are numbers, 1.0 is another spelling of 1, unless both are labels.
+
     Raises:
       UserError: a name is not among the labels.
     """
     known = {label: number for number, label in enumerate(labels)}
+    if all(_number(label) is not None for label in labels):
+        spelled = {name: _WHOLE.sub(r"\1", name) for names in found for name in names}
+        known = {name: known[whole] for name, whole in spelled.items() if whole in known} | known
     for names, location in zip(found, locations, strict=True):
         for name in names:
             if name not in known:

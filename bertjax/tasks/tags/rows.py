@@ -65,8 +65,8 @@ def read_tagged(table: Table, column: str, label: str) -> list[Row]:
     Raises:
       UserError: a row has no word, or another number of tags.
     """
-    rows, word_cells = [], table.parse_column(column)
-    tag_cells = table.parse_column(label) if label else []
+    rows, word_cells = [], table.parse_column(column, strict=True)
+    tag_cells = table.parse_column(label, strict=True) if label else []
     for number, where in enumerate(table.locations):
         words = _items(word_cells[number])
         if not words or not all(words):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from bertjax import config as configs
+from bertjax.corpus import text
 from bertjax.errors import UserError
+from bertjax.tasks.sequence import labels
 from bertjax.tasks.sequence.dataset import Dataset
 from bertjax.tasks.sequence.labels import find_problem_type
 from bertjax.tokenizers import tokenizer as tokenizers
@@ -49,11 +51,12 @@ def test_a_folder_has_its_own_splits_and_a_file_is_split(read):
     assert dataset.examples["train"].labels.tolist() == [1, 0, 1, 0]
     assert dataset.batches["dev"].labels.tolist() == [1, 0]
     assert dataset.findings[1] == "labels of train: neg 2, pos 2"
-    # As written by a spreadsheet: a byte order mark and semicolons.
+    # As written by a spreadsheet: a byte order mark, the separator, and spaces in the header.
     whole = "\ufeff" + csv([*ROWS, ("odd", "neg")], repeat=4).replace('","', '";"')
-    one = read({"all.csv": whole.replace("text,label", "text;label")}, "all.csv")
-    labels = {name: each.labels.tolist() for name, each in one.examples.items()}
-    assert (labels["dev"].count(0), labels["dev"].count(1), len(labels["train"])) == (1, 1, 18)
+    whole = whole.replace("text,label", "text;label ")
+    one = read({"all.csv": whole.replace("\ufeff", "\ufeffsep=;\r\n")}, "all.csv")
+    found = {name: each.labels.tolist() for name, each in one.examples.items()}
+    assert (found["dev"].count(0), found["dev"].count(1), len(found["train"])) == (1, 1, 18)
     texts = [each.texts[0] for each in one.examples.values()]
     assert sorted(texts[0] + texts[1]) == sorted([*(text for text, _ in ROWS), "odd"] * 4)
     assert "dev is 10.0% of the rows, about the same share" in one.findings[-1]
@@ -104,6 +107,34 @@ def test_kinds_of_labels():
     assert find_problem_type(["1.5", "high"], "") == "single_label_classification"
 
 
+def test_whole_numbers_are_the_same_class_in_any_spelling(read):
+    rows = [("x", "1"), ("y", "0.0"), ("z", "1.0"), ("w", "10")]
+    dataset = read({"train.csv": csv(rows), "dev.csv": csv([("x", "10.00")])})
+    assert dataset.task_fields["labels"] == ("0", "1", "10")
+    assert dataset.examples["train"].labels.tolist() == [1, 0, 1, 2]
+    assert dataset.examples["dev"].labels.tolist() == [2]
+    versions = [("x", "1.05"), ("y", "1.0"), ("z", "beta")]
+    dataset = read({"a.csv": csv(versions, repeat=2)}, "a.csv")
+    assert dataset.task_fields["labels"] == ("1.0", "1.05", "beta")
+    assert labels.to_array([["1.0"]], ("1", "1.0"), "single_label_classification", "x") == [1]
+
+
+def test_bytes_are_texts_in_utf_8(read, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    texts = [["ä".encode(), b"b"] * 2, [b"pos", b"neg"] * 2, [b"\xff"] * 4]
+    table = pa.table([pa.array(each, pa.binary()) for each in texts], ["text", "label", "image"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(text.read_documents([str(tmp_path / "a.parquet")])) == ["ä", "b"] * 2  # as prepare
+    dataset = read({}, "a.parquet")
+    assert set(dataset.examples["train"].texts[0]) == {"ä", "b"}
+    assert dataset.task_fields["labels"] == ("neg", "pos")
+    for column in ("text", "label"):
+        with pytest.raises(UserError, match="bytes that are not UTF-8, expected"):
+            read({}, "a.parquet", **{column: "image"})
+
+
 def test_predictions_are_written_with_tables_of_the_classes(read, tmp_path):
     dataset = read({"train.csv": csv(), "dev.csv": csv()})
     logits = np.array([[0.0, 2], [0, 1], [0, 1], [1, 0]])
@@ -151,6 +182,24 @@ BAD = {
     ),
     "dev.csv:2: label: got 'new', which no training example has": (
         {"train.csv": csv(), "dev.csv": csv([("x", "new")])}, "", {},
+    ),
+    "a.jsonl:2: the label is empty": (
+        {"a.jsonl": '{"text": "x", "label": 1}\n{"text": "y", "label": NaN}\n'}, "a.jsonl", {},
+    ),
+    "a.csv:3: label: got 'n/a', expected a number as in 2 of 3 rows.*=single_label": (
+        {"a.csv": "text,label\nx,1.5\ny,n/a\nz,3\n"}, "a.csv", {},
+    ),
+    "a.csv:4: label: got 'bad', expected a number as in 18 of 19 rows": (
+        {"a.csv": "text,label\nx,1.5\ny,2\nz,bad\n" + "w,3\n" * 16}, "a.csv", {},
+    ),
+    "a.csv:3: label: got '4,5', which looks like .* decimal comma, expected 4.5": (
+        {"a.csv": "text;label\nx;4\ny;4,5\n"}, "a.csv", {},
+    ),
+    "a.csv:2: column 'label': got .*, which looks like a Python list, expected JSON": (
+        {"a.csv": "text,label\nx,\"['a', 'b']\"\ny,\"['a']\"\n"}, "a.csv", {},
+    ),
+    r"a.csv:1: got one column, 'text\|label', whose separator seems to be '\|'": (
+        {"a.csv": "text|label\nx|y, or\n"}, "a.csv", {},
     ),
     "class 'y' has 1 example, expected 2 or more": (
         {"a.csv": "text,label\nx,y\nz,v\nw,v\n"}, "a.csv", {},
