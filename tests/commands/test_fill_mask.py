@@ -115,7 +115,10 @@ def test_texts_are_arguments_or_lines_of_a_file(run, capsys, monkeypatch, tmp_pa
     ("words", "message"),
     [
         (["a b"], "text 1 has no masked token: got 'a b', expected at least one [MASK]"),
-        (["a [MASK]", "--top_k", "99"], "top_k: got 99, expected 1 to the vocabulary size 31"),
+        (
+            ["a [MASK]", "--top_k", "99"],
+            "top_k: got 99, expected an integer from 1 to the vocabulary size 31",
+        ),
         (
             ["[MASK] " + " ".join(LETTERS)],
             "text 1 is too long: got 29 tokens, expected at most 24; shorten it",
