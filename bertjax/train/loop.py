@@ -77,9 +77,9 @@ def train(
             in_flight.append((run.step, metrics))
             ending = _reason_to_end(run.step, run.num_train_steps, interrupt)
             due = [hook.due(run.step, ending) for hook in run.hooks]
-            # The first metrics start the clock of `Report`, with no later step done before that.
-            waits = any(due) or ending or before == run.first_step
-            _pass_metrics(run, in_flight, leave=0 if waits else STEPS_IN_FLIGHT)
+            # The first metrics start the clock of `Report`; a step done before that has no time.
+            is_awaited = any(due) or ending or before == run.first_step
+            _pass_metrics(run, in_flight, leave=0 if is_awaited else STEPS_IN_FLIGHT)
             for hook, is_due in zip(run.hooks, due, strict=True):
                 # A hook may make this step the last one; later hooks must see that.
                 was_ended = not ending and run.step >= run.num_train_steps
