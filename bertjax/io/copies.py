@@ -80,17 +80,21 @@ def upload(source: pathlib.Path, target: Any) -> None:
     storage.with_retries(lambda: _copy_file(source, target), target)
 
 
-def download_files(bucket: Any, folder: pathlib.Path, include: Callable[[str], bool]) -> None:
+def download_files(bucket: Any, folder: pathlib.Path, include: Callable[[str], bool]) -> bool:
     """Copy the files of a bucket's folder into a local folder, replacing files of the same name.
 
     Args:
       bucket: The folder of the bucket.
       folder: The local folder.
       include: Whether a file is copied, by its name relative to `bucket`.
+
+    Returns:
+      Whether the bucket's folder has any file, copied or not.
     """
     files = storage.with_retries(lambda: storage.list_files(bucket), bucket)
     pairs = [(bucket / name, folder / name) for name in files if include(name)]
     _copy_all(pairs, _copy_file_atomic)
+    return bool(files)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,8 +27,17 @@ _SECONDS_BETWEEN_UPLOADS = 60
 _LARGE_FOLDER = "checkpoints"
 
 
+def local_path(workdir: str | os.PathLike) -> pathlib.Path:
+    """The path of `local_folder`, whose content is left as it is."""
+    path = storage.to_path(workdir)
+    return copies.cache_path("runs", path) if storage.is_remote(workdir) else path
+
+
 def local_folder(workdir: str | os.PathLike, with_checkpoints: bool = False) -> pathlib.Path:
     """The local folder of a workdir: itself, or a local copy of its folder in a bucket.
+
+    Call it before the folder is claimed: it replaces files, and reading a lock releases that of
+    the same process. The copy of a run that was deleted from the bucket is removed.
 
     Args:
       workdir: Path or URL.
@@ -36,19 +46,22 @@ def local_folder(workdir: str | os.PathLike, with_checkpoints: bool = False) -> 
     Raises:
       UserError: no access to the bucket, or `with_checkpoints` with several processes.
     """
+    folder = local_path(workdir)
     if not storage.is_remote(workdir):
-        return storage.to_path(workdir)
+        return folder
     if with_checkpoints and _processes() > 1:
         raise UserError(
             f"--workdir {workdir}: got a bucket and {jax.process_count()} processes, expected a "
             "folder on a shared file system; mount the bucket and name the folder in it"
         )
-    bucket = storage.to_path(workdir)
-    folder = copies.cache_path("runs", bucket)
     if not in_use(folder):
-        copies.download_files(
-            bucket, folder, lambda name: with_checkpoints or _LARGE_FOLDER not in name.split("/")
+        exists = copies.download_files(
+            storage.to_path(workdir),
+            folder,
+            lambda name: with_checkpoints or _LARGE_FOLDER not in name.split("/"),
         )
+        if not exists and _is_first():
+            shutil.rmtree(folder, ignore_errors=True)
     return folder
 
 
@@ -60,7 +73,7 @@ def sync_to_bucket(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator
       folder: The local folder of the workdir.
       workdir: Path or URL.
     """
-    if not storage.is_remote(workdir) or (_processes() > 1 and jax.process_index() != 0):
+    if not storage.is_remote(workdir) or not _is_first():
         yield
         return
     uploader = _Uploader(folder, storage.to_path(workdir))
@@ -81,6 +94,11 @@ def sync_to_bucket(folder: pathlib.Path, workdir: str | os.PathLike) -> Iterator
 def _processes() -> int:
     """Number of processes; without `jax.distributed` devices are not initialised to count them."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def _is_first() -> bool:
+    """Whether this is the process that writes the small files of a run."""
+    return _processes() == 1 or jax.process_index() == 0
 
 
 class _Uploader:

@@ -157,7 +157,7 @@ def prepare(
     frozen = runs_teachers.frozen_params(teachers)
     trainer = build.trainer(config, pretrainer, mesh, rows, phases=phases, frozen=frozen)
     return Job(
-        workdir=bucket_sync.local_folder(workdir),
+        workdir=bucket_sync.local_path(workdir),
         name=workdir,
         config=config,
         tokenizer=tokenizer,
