@@ -91,7 +91,8 @@ def make(
 
     Args:
       name: A file of `optimizers/`.
-      max_grad_norm: Gradients with a larger global norm are scaled down to it; 0 clips nothing.
+      max_grad_norm: Gradients with a larger global norm are scaled down to it; 0 clips nothing. The
+        norm is of trained parameters.
       layerwise_decay: Factor between the steps of a layer and those of the layer above.
       num_layers: N, of the stack; required by `layerwise_decay` and `frozen_layers`.
       frozen_layers: Number of layers, from the first, that are frozen together with the embeddings;
@@ -110,12 +111,14 @@ def make(
     algorithm = catalog.load(FOLDER, name).Optimizer(**hyperparameters)
     rule = (_mup_rule(name, mup_width_ratio),) if mup_width_ratio else ()
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
-    # One flat chain: checkpoints name optimizer state by its index here.
-    chain = [clip, *algorithm.transforms(*rule)]
+    freeze = freeze_layers(frozen_layers, num_layers) if frozen_layers >= 0 else optax.identity()
+    # One flat chain: checkpoints name optimizer state by its index here; the first element has none.
+    # Layers are frozen in the gradient too, whose norm would count them.
+    chain = [optax.chain(freeze, clip), *algorithm.transforms(*rule)]
     if layerwise_decay != 1.0:
         chain.append(scale_by_depth(layerwise_decay, num_layers))
     if frozen_layers >= 0:
-        chain.append(freeze_layers(frozen_layers, num_layers))
+        chain.append(freeze)
     transform = _freeze(frozen_parts, _with_gradient_mask(optax.chain(*chain)))
     averaging = _averaging(algorithm, ema_decay, lawa_every, lawa_window)
     return AveragingOptimizer(*transform, averaging)

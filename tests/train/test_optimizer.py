@@ -108,6 +108,23 @@ def test_frozen_layers_stay_as_they_are(has_first_layer):
         optimizer.make("adamw", frozen_layers=4, num_layers=3)
 
 
+def test_clipping_ignores_the_gradients_of_frozen_layers():
+    """As in PyTorch, where they have none."""
+    params = as_tree(random_arrays(0))
+    trained = optimizer.make("lion", frozen_layers=LAYERS, num_layers=LAYERS)
+    gradients = jax.tree.map(lambda leaf: 1e-3 * jnp.ones_like(leaf), params)
+    large = gradients | {"encoder": jax.tree.map(lambda leaf: 1e3 * leaf, gradients["encoder"])}
+
+    def momentum(gradients):
+        _, state = trained.update(gradients, trained.init(params), params)
+        return {n: a for n, a in trees.flatten_names(state).items() if "encoder" not in n}
+
+    expected, found = momentum(gradients), momentum(large)
+    assert found
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("decay", "layers", "message"),
     [
