@@ -50,8 +50,11 @@ class StartsFile(Hook):
 
     def on_metrics(self, step: int, values: Values) -> None:
         if self._record is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(self._record) + "\n")
+            # A process that was killed while it wrote leaves a part of a line.
+            content = self._path.read_bytes() if self._path.exists() else b""
+            end = b"" if content.endswith(b"\n") or not content else b"\n"
+            with self._path.open("ab") as file:
+                file.write(end + json.dumps(self._record).encode() + b"\n")
             self._record = None
 
 
@@ -78,7 +81,6 @@ def read_starts(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         return []
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        # A process that was killed while it wrote leaves a part of a line.
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     return [record for record in found if isinstance(record, dict)]

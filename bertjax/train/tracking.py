@@ -2,11 +2,13 @@
 
 A tracker is a hook that uses the package of an extra, imported when training begins. The id
 of its run is part of checkpoints, so that a resumed run continues the same run of the tracker.
+A failure after the start is logged and does not end training, whose metrics are in `metrics.jsonl`.
 """
 
 import importlib.util
 import pathlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,7 +44,7 @@ class Tracker(Hook):
 
     def __init__(self, workdir: pathlib.Path, fields: Mapping[str, Any]):
         self.workdir, self.fields = workdir, fields
-        self._id = ""
+        self._id, self._failed = "", False
 
     @property
     def name(self) -> str:
@@ -60,16 +62,30 @@ class Tracker(Hook):
             self._id = self.open(restored.get("id", ""))
 
     def on_record(self, step: int, values: Values) -> None:
-        if self._id:
-            self.record(step, values)
+        self._send(lambda: self.record(step, values))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the id of the tracker's run."""
         return {"id": self._id} if self._id else {}
 
     def close(self) -> None:
-        if self._id:
-            self.end()
+        self._send(self.end)
+
+    def _send(self, request: Callable[[], None]) -> None:
+        """Sends a request, unless one has failed: each may take minutes to fail."""
+        if not self._id or self._failed:
+            return
+        try:
+            request()
+        except Exception as error:  # each package has its own errors
+            self._failed = True
+            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+            print(
+                f"warning: config.trackers: {self.name}: {reason}; nothing more is sent until the "
+                "run is resumed; metrics.jsonl has all metrics",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def open(self, run_id: str) -> str:
         """Starts the tracker's run, or continues the one with this id; returns its id.

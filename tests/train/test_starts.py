@@ -40,6 +40,14 @@ def test_a_start_is_recorded_after_its_first_step(tmp_path, monkeypatch):
     assert first["device"] == jax.devices()[0].device_kind
 
 
+def test_a_start_after_an_incomplete_line_is_recorded(tmp_path):
+    (tmp_path / "starts.jsonl").write_text('{"first_step": 0}\n{"first_st')
+    hook = StartsFile(tmp_path)
+    hook.on_train_begin(types.SimpleNamespace(first_step=7), None, {})
+    hook.on_metrics(8, {})
+    assert [start["first_step"] for start in read_starts(tmp_path)] == [0, 7]
+
+
 def test_incomplete_lines_are_skipped(tmp_path):
     assert read_starts(tmp_path) == []
     (tmp_path / "starts.jsonl").write_text(f'{{"comm{json.dumps({"step": 1})}\n{{"step": 2}}\n[]\n')

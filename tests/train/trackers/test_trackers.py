@@ -81,6 +81,28 @@ def test_a_refused_login_is_one_line(fake_wandb, tmp_path, monkeypatch):
         train("wandb", tmp_path)
 
 
+def test_a_failure_of_the_tracker_does_not_end_training(fake_wandb, tmp_path, capsys, monkeypatch):
+    init, logged = sys.modules["wandb"].init, []
+
+    def log(values, step):
+        logged.append(step)
+        raise BrokenPipeError("Broken pipe\nmore")
+
+    def init_broken(**options):
+        run = init(**options)
+        run.log = log
+        return run
+
+    monkeypatch.setattr(sys.modules["wandb"], "init", init_broken)
+    state = train("wandb", tmp_path)
+    assert logged == [5], "the next requests would fail as slowly"
+    assert fake_wandb[0][1]["id"] == state["id"]
+    assert capsys.readouterr().err == (
+        "warning: config.trackers: wandb: Broken pipe; nothing more is sent until the run is "
+        "resumed; metrics.jsonl has all metrics\n"
+    )
+
+
 def test_only_the_first_host_sends(fake_wandb, tmp_path, monkeypatch):
     monkeypatch.setattr("jax.process_index", lambda: 1)
     assert train("wandb", tmp_path) == {}
