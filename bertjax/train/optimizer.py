@@ -112,7 +112,7 @@ def make(
     rule = (_mup_rule(name, mup_width_ratio),) if mup_width_ratio else ()
     clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     freeze = freeze_layers(frozen_layers, num_layers) if frozen_layers >= 0 else optax.identity()
-    # One flat chain: checkpoints name optimizer state by its index here; the first element has none.
+    # One flat chain: checkpoints name optimizer state by its index here; the first has none.
     # Layers are frozen in the gradient too, whose norm would count them.
     chain = [optax.chain(freeze, clip), *algorithm.transforms(*rule)]
     if layerwise_decay != 1.0:
