@@ -24,7 +24,7 @@ _TRAINING = ("pretrain", "finetune", "bench")
 """Verbs for which glibc keeps freed memory (`runtime/host.py`): every step allocates and frees the
 same arrays. Not for other verbs: threads that train a tokenizer would contend for the one arena."""
 
-_SUCCESS, _USER_ERROR, _BROKEN_PIPE = 0, 2, 128 + 13
+_SUCCESS, _USER_ERROR, _BROKEN_PIPE = 0, UserError.exit_status, 128 + 13
 
 _STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 """The disk is full, or access is denied: the user can fix it."""
@@ -51,7 +51,7 @@ _RENAMED = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, 2 for a user error, or 128 + signal.
+    """Runs one command and returns the exit status: 0, 128 + signal, or that of a `UserError`.
 
     Args:
       argv: The words after `bertjax`; None for those of this process.
@@ -185,7 +185,7 @@ def _status(run: Callable[[], object], name: str) -> int:
         run()
         sys.stdout.flush()
     except UserError as error:
-        return _print_error(name, str(error))
+        return _print_error(name, str(error), error.exit_status)
     except Interrupted as stop:
         print(f"{name}: {stop}", file=sys.stderr)
         return stop.exit_code
@@ -200,9 +200,9 @@ def _status(run: Callable[[], object], name: str) -> int:
     return _SUCCESS
 
 
-def _print_error(name: str, message: str) -> int:
+def _print_error(name: str, message: str, status: int = _USER_ERROR) -> int:
     print(f"{name}: error: {message}", file=sys.stderr)
-    return _USER_ERROR
+    return status
 
 
 def _stdout_is_closed() -> bool:

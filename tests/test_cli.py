@@ -197,6 +197,12 @@ def test_a_user_error_is_one_line_and_exit_2(fake):
     assert result.stdout == ""
 
 
+def test_a_temporary_error_has_the_status_of_a_temporary_failure(fake):
+    """Launchers do not restart a job that ended with status 2."""
+    result = fake("from bertjax.errors import TemporaryError\nraise TemporaryError('late')")
+    assert (result.returncode, result.stderr) == (75, "bertjax fake: error: late\n")
+
+
 def test_a_bug_keeps_its_traceback(fake):
     result = fake("raise ValueError('a defect')")
     assert result.returncode == 1

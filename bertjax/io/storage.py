@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bertjax.errors import UserError
+from bertjax.errors import TemporaryError, UserError
 
 _EXTRAS = {"gs": "gcs", "s3": "s3"}
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://")
@@ -145,7 +145,8 @@ def with_retries(
       log: Called with a line for every failure; prints to standard error by default.
 
     Raises:
-      UserError: Access is denied, or the last retry failed too.
+      UserError: Access is denied.
+      TemporaryError: The last retry failed too.
     """
     log = log or (lambda line: print(line, file=sys.stderr, flush=True))
     for delay in (*_RETRY_DELAYS, None):
@@ -155,7 +156,7 @@ def with_retries(
             if not _is_temporary(error):
                 raise _to_user_error(error, path) from error
             if delay is None:
-                raise UserError(
+                raise TemporaryError(
                     f"{path}: {_first_line(error)}; {len(_RETRY_DELAYS) + 1} attempts failed, run "
                     "the command again later"
                 ) from error

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import bertjax
-from bertjax.errors import UserError
+from bertjax.errors import TemporaryError, UserError
 from bertjax.runtime.rendezvous import COORDINATOR, PROCESS, PROCESSES, read_timeout, rendezvous
 
 _HEARTBEAT_SECONDS = 30
@@ -31,7 +31,8 @@ def connect(distributed: bool) -> None:
         instead.
 
     Raises:
-      UserError: The environment variables are invalid, or not all processes connected in time.
+      TemporaryError: Not all processes connected in time.
+      UserError: The environment variables are invalid.
     """
     job = _job_from_environment(*(map(os.environ.get, (COORDINATOR, PROCESSES, PROCESS))))
     if not distributed and not job:
@@ -72,7 +73,7 @@ def barrier(where: str) -> None:
       where: Name of the barrier, for the error message.
 
     Raises:
-      UserError: Not all processes reached the barrier in time.
+      TemporaryError: Not all processes reached the barrier in time.
     """
     if jax.process_count() == 1:
         return
@@ -86,7 +87,7 @@ def barrier(where: str) -> None:
         if not timed_out:
             raise
         late = sorted(map(int, _TASK_NUMBER.findall(names)))
-        raise UserError(
+        raise TemporaryError(
             f"process {', '.join(map(str, late))} of {jax.process_count()} did not reach barrier "
             f"{where!r} within {seconds:g} s of the first one; look for its error, or raise "
             f"{_BARRIER_VARIABLE}"
@@ -101,7 +102,8 @@ def check_identical(where: str = "start", **values: str) -> None:
       **values: The values by name; the names are for the error message.
 
     Raises:
-      UserError: A value differs (raised in every process), or a process was not there in time.
+      UserError: A value differs; raised in every process.
+      TemporaryError: A process was not there in time.
     """
     if jax.process_count() == 1:
         return

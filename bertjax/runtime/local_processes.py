@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Sequence
 
+from bertjax.errors import UserError
 from bertjax.runtime.children import Children, describe_exit
 from bertjax.runtime.rendezvous import COORDINATOR, PROCESS, PROCESSES
 
 _SECONDS_TO_END = 10.0
-_USER_ERROR = 2
-"""The exit status of a command that the user has to fix."""
 _DEVICES_FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -89,7 +88,7 @@ def _end_others(
         return
     others = f", process {', '.join(killed)} was killed" if killed else ""
     advice = "the same command resumes from the last checkpoint"
-    if failed.returncode == _USER_ERROR:
+    if failed.returncode == UserError.exit_status:
         advice = "fix the error above first"
     number, how = processes.index(failed), describe_exit(failed.returncode)
     print(

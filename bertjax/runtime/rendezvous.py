@@ -10,7 +10,7 @@ import os
 import socket
 import time
 
-from bertjax.errors import UserError
+from bertjax.errors import TemporaryError, UserError
 
 COORDINATOR = "BERTJAX_COORDINATOR"
 PROCESSES = "BERTJAX_PROCESSES"
@@ -36,8 +36,8 @@ def rendezvous(address: str, count: int, number: int) -> None:
       number: Index of this process, from 0.
 
     Raises:
-      UserError: Not all processes connected in time (raised in every process that did), or the
-        address is invalid.
+      TemporaryError: Not all processes connected in time; raised in every process that did.
+      UserError: The address is invalid.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -54,7 +54,7 @@ def rendezvous(address: str, count: int, number: int) -> None:
     else:
         reply = _call(host, int(port), number, end, seconds)
     if reply != _ALL_HERE:
-        raise UserError(reply)
+        raise TemporaryError(reply)
 
 
 def read_timeout(variable: str, default: float) -> float:

@@ -14,7 +14,7 @@ from bucket_server import BucketServer, forget_clients
 from s3_server import S3Server
 
 from bertjax.corpus.sources import find_sources
-from bertjax.errors import UserError
+from bertjax.errors import TemporaryError, UserError
 from bertjax.io import copies, storage
 from bertjax.io.files import read_json, write_json
 from bertjax.io.lines import read_lines
@@ -352,7 +352,7 @@ def test_the_last_failure_is_one_line(monkeypatch):
         raise TimeoutError("timed out")
 
     with pytest.raises(
-        UserError, match="file: timed out; 7 attempts failed, run the command again later"
+        TemporaryError, match="file: timed out; 7 attempts failed, run the command again later"
     ):
         storage.with_retries(read, "file", lambda _: None)
     assert len(tries) == 7

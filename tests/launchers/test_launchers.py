@@ -14,6 +14,7 @@ import yaml
 
 from bertjax.commands import launch
 from bertjax.commands.launch import SCRIPTS
+from bertjax.errors import TemporaryError
 
 PROGRAMS = ("gcloud", "kubectl", "sbatch", "scontrol", "srun", "ssh", "xpk", "sleep")
 COMMAND = ["pretrain", "--config", "configs/bert.py:tiny", "--workdir", "/shared/it's a run"]
@@ -206,9 +207,13 @@ def test_ssh_restarts_when_a_machine_is_lost_but_not_after_a_user_error(stubs):
     assert [call for call in stubs.calls if call[0] == "sleep"] == [["sleep", "30"]] * 2
     assert "exit status 255; restarting all machines in 30 s" in result.stderr
     assert "two: step 1" in result.stdout
+    late = TemporaryError.exit_status
+    stubs.replies((["ssh", " two "], "", 255), (["ssh", " one "], "", late))
+    assert stubs.launch("ssh", *words).returncode == 0
+    assert [call[0] for call in stubs.calls].count("ssh") == 10
     stubs.replies((["ssh", " one "], "", 2))
     assert stubs.launch("ssh", *words).returncode == 2
-    assert [call[0] for call in stubs.calls].count("ssh") == 8
+    assert [call[0] for call in stubs.calls].count("ssh") == 12
 
 
 def test_ssh_to_one_machine_is_not_distributed(stubs):

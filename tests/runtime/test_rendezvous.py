@@ -1,8 +1,10 @@
-"""Arguments that a rendezvous refuses; waiting is tested with `bertjax launch local`."""
+"""Arguments that a rendezvous refuses, and missing processes."""
+
+import socket
 
 import pytest
 
-from bertjax.errors import UserError
+from bertjax.errors import TemporaryError, UserError
 from bertjax.runtime.rendezvous import rendezvous
 
 
@@ -26,3 +28,17 @@ def test_an_invalid_timeout_is_refused(monkeypatch, seconds):
 def test_an_invalid_address_or_index_is_refused(address, count, number, message):
     with pytest.raises(UserError, match=message):
         rendezvous(address, count, number)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(0, "process 1 of 2 did not connect within 0.2 s"), (1, "process 0 at .* did not reply")],
+)
+def test_a_missing_process_is_a_temporary_error(number, message, monkeypatch):
+    """Its machine may be back at the next start."""
+    monkeypatch.setenv("BERTJAX_INITIALIZATION_TIMEOUT", "0.2")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(TemporaryError, match=message):
+        rendezvous(f"127.0.0.1:{port}", 2, number)
