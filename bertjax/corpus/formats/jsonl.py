@@ -11,13 +11,16 @@ from bertjax.errors import UserError
 from bertjax.io import file_kinds
 from bertjax.io.lines import read_records
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escaped surrogate, alone or in a pair."""
+
 
 def read(path: str, options: ReadOptions) -> Iterator[Document]:
     """Read a document from a field of the JSON object on every line."""
     for where, decoded in _lines(path, options.errors):
         row = _parse(decoded.text, where, f'a string "{options.text_field}"')
         text = _text(row, where, options.text_field)
-        yield Document(replace_surrogates(text).strip(), decoded.replaced)
+        yield Document(text.strip(), decoded.replaced)
 
 
 def read_all(path: str) -> Table:
@@ -38,9 +41,11 @@ def _lines(path: str, errors: str) -> Iterator[tuple[str, Document]]:
 
 
 def _parse(line: str, where: str, content: str) -> dict[str, Any]:
-    """Return the JSON object of a line."""
+    """Return the JSON object of a line, with `?` for every lone surrogate."""
     try:
         row = json.loads(line)
+        if _SURROGATE.search(line):
+            row = json.loads(replace_surrogates(json.dumps(row, ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         path = where.rpartition(":")[0]
         is_multiline = line in ("{", "[")

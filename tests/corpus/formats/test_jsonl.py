@@ -7,6 +7,7 @@ import pytest
 
 from bertjax.corpus.text import read_documents
 from bertjax.errors import UserError
+from bertjax.tasks.sequence.files import read_tables
 
 
 def write(tmp_path, name, content):
@@ -72,3 +73,14 @@ def test_lone_surrogates_in_json_are_replaced(tmp_path):
     (found,) = read_documents([path])
     assert found.encode()
     assert found[0] + found[-1] == "ab"
+
+
+def test_lone_surrogates_in_the_fields_of_a_table_are_replaced(tmp_path):
+    """Each by one character, so that offsets stay valid."""
+    row = '{"text": "a\\ud83d b", "other": ["\\uDE00", {"c": "\\ud83d\\ude00"}], "score": 0.1}\n'
+    table = read_tables([write(tmp_path, "a.jsonl", row + '{"text": "\\\\ud83d"}\n')])
+    assert table.columns == {
+        "text": ["a? b", "\\ud83d"],
+        "other": [["?", {"c": "\U0001f600"}], None],
+        "score": [0.1, None],
+    }
