@@ -20,6 +20,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
 from bertjax.inference import generate, language_model, perplexity
 from bertjax.inference.language_model import LanguageModel
+from bertjax.inference.perplexity import Window
 from bertjax.pretrained import Pretrained
 
 _MAX_NEW_TOKENS = 256
@@ -61,9 +62,7 @@ def lm_eval_model(model: str | Pretrained, *, batch_size: int = 8, precision: st
         def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
             encoded = loaded.tokenizer.encode_batch([request.args[0] for request in requests])
             rows = [[*_start(loaded), *ids] for ids in encoded]
-            # Windows overlap as little as possible: each token is predicted once.
-            length = int(loaded.train_length)
-            windows = [list(perplexity.split_windows(ids, length, length - 1)) for ids in rows]
+            windows = [_rolling_windows(ids, int(loaded.train_length)) for ids in rows]
             pairs = [(window.ids, window.first) for window in itertools.chain(*windows)]
             scores = iter(_score(loaded, pairs, batch_size))
             return [sum(next(scores)[0] for _ in own) for own in windows]
@@ -76,6 +75,18 @@ def lm_eval_model(model: str | Pretrained, *, batch_size: int = 8, precision: st
 
 def _start(model: LanguageModel) -> list[int]:
     return [] if model.end_id is None else [model.end_id]
+
+
+def _rolling_windows(ids: Sequence[int], length: int) -> list[Window]:
+    """Returns windows that predict each token once, as `get_rolling_token_windows` of the harness.
+
+    They overlap by one token, except that the last one has the full length, and so more context.
+    """
+    windows = list(perplexity.split_windows(ids, length, length - 1))
+    if len(windows) > 1:
+        num_scored = len(windows[-1].ids) - windows[-1].first
+        windows[-1] = Window(ids[-length:], length - num_scored)
+    return windows
 
 
 def _encode_pair(model: LanguageModel, context: str, text: str) -> tuple[list[int], int]:

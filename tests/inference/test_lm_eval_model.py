@@ -75,6 +75,18 @@ def test_every_token_of_a_text_is_scored_once(harness, loaded):
     assert model.loglikelihood_rolling(requests(("xyz",))) == [-ids_of("yz")]
 
 
+def test_the_last_window_of_a_text_has_the_full_length(harness, loaded):
+    """As in `get_rolling_token_windows` of the harness; scores are numbers of preceding tokens."""
+    loaded.score_tokens = lambda params, ids, mask: (
+        np.broadcast_to(np.arange(1, ids.shape[1]), (len(ids), ids.shape[1] - 1)),
+        np.asarray(ids)[:, 1:] > 0,
+    )
+    model = lm_eval_model.lm_eval_model("run", batch_size=4)
+    found = model.loglikelihood_rolling(requests(("abcde",), ("abcdefgh",), ("abcdefghijkl",)))
+    first = 1 + 2 + 3 + 4 + 5
+    assert found == [first, first + 3 + 4 + 5, 2 * first + 4 + 5]
+
+
 def test_options_of_generation(harness, loaded, monkeypatch):
     calls = []
 
