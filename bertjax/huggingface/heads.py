@@ -27,7 +27,8 @@ _WITH_CLASSES = ("glue", "ner")
 
 _UNANSWERABLE = {"squad1": False, "squad2": True}
 
-_TEXT_KEYS = {"sequence": ("text",), "sequence_pair": ("text", "text_pair")}
+PAIRS = "sequence_pair"
+_TEXT_KEYS = {"sequence": ("text",), PAIRS: ("text", "text_pair")}
 """Classifiers of texts outside of GLUE, and the names of the texts in predictions."""
 
 _NAMES = {

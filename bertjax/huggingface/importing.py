@@ -68,8 +68,8 @@ def read(
 
     Args:
       source: A folder that `save_pretrained` wrote, or a released ELMo.
-      task: The task whose head the model has; empty: that of its config; "none" leaves out the
-        head.
+      task: The task whose head the model has; empty: that of its config, or pairs of texts for a
+        cross-encoder of sentence-transformers; "none" leaves out the head.
       vocabulary: The path of the tokenizer; empty: in the model's folder.
       labels: Names of the classifier's outputs in their order; empty: those of its config.
 
@@ -81,6 +81,8 @@ def read(
         return _read_elmo(source, vocabulary)
     whole = huggingface_model.read(source)
     huggingface_heads.check_options(architectures.task_of(whole.parts), task, labels)
+    if not whole.config.get("finetuning_task") and sentence_transformers.is_cross_encoder(source):
+        task = task or huggingface_heads.PAIRS
     released, left_out = _drop_unused_parts(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
     config = run_config(released, source.resolve().name, task, labels)

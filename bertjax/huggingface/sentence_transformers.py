@@ -3,11 +3,12 @@
 A folder of sentence-transformers is one of transformers with `modules.json`, the list of modules
 that a text passes: the encoder, the pooling and, for unit vectors, a normalisation.
 
-read_folder   folder -> its settings as text, which an imported run keeps
-settings_of   config of a run -> EmbeddingSettings, or None
-choose        config of a run, options of the user -> EmbeddingSettings
-find_prompt   EmbeddingSettings, options of the user -> the prompt of a text
-write         adds the files to a folder of transformers
+read_folder        folder -> its settings as text, which an imported run keeps
+is_cross_encoder   folder -> whether it has a classifier of pairs instead
+settings_of        config of a run -> EmbeddingSettings, or None
+choose             config of a run, options of the user -> EmbeddingSettings
+find_prompt        EmbeddingSettings, options of the user -> the prompt of a text
+write              adds the files to a folder of transformers
 """
 
 import dataclasses
@@ -39,6 +40,10 @@ QUERY, DOCUMENT = "query", "document"
 """Names of the prompts of retrieval."""
 _DOCUMENT_NAMES = (DOCUMENT, "passage", "corpus")
 COSINE, DOT = "cosine", "dot"
+_CROSS_ENCODER = "CrossEncoder"
+"""The `model_type` in `_PROMPTS`."""
+_CROSS_ENCODER_FIELDS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Fields of `config.json`, one of which a cross-encoder of older releases has."""
 _NO_LENGTH = 10**6
 """transformers writes a huge `model_max_length` for tokenizers without a limit."""
 
@@ -110,6 +115,14 @@ def read_folder(folder: pathlib.Path) -> str:
             "similarity": stored.get("similarity_fn_name") or COSINE,
         }
     )
+
+
+def is_cross_encoder(folder: pathlib.Path) -> bool:
+    """Whether a folder is a `CrossEncoder`, a classifier of pairs of texts."""
+    if _read(folder / _PROMPTS).get("model_type") == _CROSS_ENCODER:
+        return True
+    config = _read(folder / "config.json")
+    return any(name in config for name in _CROSS_ENCODER_FIELDS)
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from bertjax import catalog
 from bertjax.errors import UserError
 from bertjax.huggingface import import_warnings, importing, model
 from bertjax.huggingface.model import read_arrays
-from bertjax.inference import predict
+from bertjax.inference import predict, reranking
 from bertjax.tokenizers import definitions, tokenizer
 from bertjax.train.checkpoint import origin as checkpoint_origin
 from bertjax.train.checkpoint import restore
@@ -160,6 +160,26 @@ def test_a_classifier_needs_its_task(save_pretrained, tmp_path, capsys):
     }
     import_model(source, tmp_path / "encoder", "--task", "none")
     assert "left out: glue" in capsys.readouterr().err
+    assert "task" not in json.loads((tmp_path / "encoder" / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}),
+        ("config.json", {"sentence_transformers": {"version": "5.0.0"}}),
+    ],
+)
+def test_a_cross_encoder_of_sentence_transformers_needs_no_task(
+    save_pretrained, tmp_path, file, field
+):
+    one = {name: array[:1] for name, array in CLASSIFIER.items()}
+    source = save_pretrained(tmp_path / "hf_model", one, HEADS, **id2label("LABEL_0"))
+    stored = json.loads((source / file).read_text()) if (source / file).exists() else {}
+    (source / file).write_text(json.dumps(stored | field))
+    import_model(source, tmp_path / "run")
+    assert reranking.is_cross_encoder(str(tmp_path / "run"))
+    import_model(source, tmp_path / "encoder", "--task", "none")
     assert "task" not in json.loads((tmp_path / "encoder" / "config.json").read_text())
 
 
