@@ -81,7 +81,8 @@ def read(
         return _read_elmo(source, vocabulary)
     whole = huggingface_model.read(source)
     huggingface_heads.check_options(architectures.task_of(whole.parts), task, labels)
-    if not whole.config.get("finetuning_task") and sentence_transformers.is_cross_encoder(source):
+    is_cross_encoder = sentence_transformers.is_cross_encoder(source)
+    if is_cross_encoder and not whole.config.get("finetuning_task"):
         task = task or huggingface_heads.PAIRS
     released, left_out = _drop_unused_parts(whole, task)
     tokenizer = load_tokenizer(vocabulary or source)
@@ -102,6 +103,8 @@ def read(
             config.imported.spare_rows = spare
         if settings := sentence_transformers.read_folder(source):
             config.imported.sentence_transformers = settings
+        if is_cross_encoder and (length := sentence_transformers.max_length(source)):
+            config.data.max_seq_length = length
     return Import(
         config,
         tokenizer,

@@ -93,8 +93,6 @@ def read_folder(folder: pathlib.Path) -> str:
             "sentence-transformers writes it; fix or remove the file"
         ) from None
     transformer = _read(folder / _TRANSFORMER)
-    length = transformer.get("max_seq_length")
-    length = length or _read(folder / _TOKENIZER).get("model_max_length") or 0
     stored = _read(folder / _PROMPTS)
     prompts, default = stored.get("prompts") or {}, stored.get("default_prompt_name")
     if not isinstance(prompts, dict) or (default and default not in prompts):
@@ -108,13 +106,20 @@ def read_folder(folder: pathlib.Path) -> str:
             "modules": [module["type"] for module in modules],
             "pooling": _modes(pooling),
             "include_prompt": pooling.get("include_prompt", True),
-            "max_length": int(length) if length < _NO_LENGTH else 0,
+            "max_length": max_length(folder),
             "do_lower_case": bool(transformer.get("do_lower_case", False)),
             "prompts": prompts,
             "default_prompt": default or "",
             "similarity": stored.get("similarity_fn_name") or COSINE,
         }
     )
+
+
+def max_length(folder: pathlib.Path) -> int:
+    """Returns the maximum number of tokens of a sequence; 0 if a folder has none."""
+    length = _read(folder / _TRANSFORMER).get("max_seq_length")
+    length = length or _read(folder / _TOKENIZER).get("model_max_length") or 0
+    return int(length) if length < _NO_LENGTH else 0
 
 
 def is_cross_encoder(folder: pathlib.Path) -> bool:

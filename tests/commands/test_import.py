@@ -177,8 +177,13 @@ def test_a_cross_encoder_of_sentence_transformers_needs_no_task(
     source = save_pretrained(tmp_path / "hf_model", one, HEADS, **id2label("LABEL_0"))
     stored = json.loads((source / file).read_text()) if (source / file).exists() else {}
     (source / file).write_text(json.dumps(stored | field))
+    (source / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 12}))
     import_model(source, tmp_path / "run")
     assert reranking.is_cross_encoder(str(tmp_path / "run"))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"] == {
+        "corpus": "",
+        "max_seq_length": 12,
+    }
     import_model(source, tmp_path / "encoder", "--task", "none")
     assert "task" not in json.loads((tmp_path / "encoder" / "config.json").read_text())
 
