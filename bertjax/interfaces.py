@@ -164,6 +164,14 @@ class Tokenizer(Protocol):
         """Encodes a text to ids, and the (start, end) character span of each."""
         ...
 
+    def begins_word(self, ids: Sequence[int]) -> np.ndarray:
+        """Whether each token of an encoded text begins a word, bool [len(ids)].
+
+        Unlike `word_starts`, which sees no other token, it is true of the first token and, where
+        the tokenizer splits words there, of a punctuation mark after a word.
+        """
+        ...
+
     def decode(self, ids: list[int]) -> str:
         """Decodes ids to text, in which special tokens are spelled out."""
         ...

@@ -207,7 +207,7 @@ class MaskedScorer(Scorer):
         owner = np.repeat(np.arange(len(rows)), sizes)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         positions = self._template.segment_starts([sizes])[0][owner] + within
-        last = self._last_masked(ids, positions, owner, sizes)
+        last = self._last_masked(rows, positions)
         scored = within >= starts[owner]
         owner, positions, last = owner[scored], positions[scored], last[scored]
         scores = np.zeros(len(rows))
@@ -228,17 +228,12 @@ class MaskedScorer(Scorer):
         return scores
 
     def _last_masked(
-        self,
-        ids: Int[np.ndarray, "n L"],
-        positions: Int[np.ndarray, " tokens"],
-        owner: Int[np.ndarray, " tokens"],
-        sizes: Int[np.ndarray, " n"],
+        self, rows: Sequence[Sequence[int]], positions: Int[np.ndarray, " tokens"]
     ) -> Int[np.ndarray, " tokens"]:
         """The last position that is masked with each token: its own, or the end of its word."""
         if not self.within_word:
             return positions
-        begins = self.tokenizer.word_starts[ids[owner, positions]]
-        begins[np.cumsum(sizes) - sizes] = True
+        begins = np.concatenate([self.tokenizer.begins_word(row) for row in rows])
         ends = np.append(np.flatnonzero(begins)[1:], len(begins)) - 1
         return positions[ends][np.cumsum(begins) - 1]
 

@@ -72,6 +72,12 @@ class SentencePieceTokenizer:
         mapping = self._library.encode(text, return_type="offset_mapping")
         return mapping["ids"], trim_spaces(text, mapping["offsets"])
 
+    def begins_word(self, ids: Sequence[int]) -> Bool[np.ndarray, " n"]:
+        """Whether each token of an encoded text begins a word; see `interfaces.Tokenizer`."""
+        begins = self.word_starts[list(ids)]
+        begins[:1] = True
+        return begins
+
     def decode(self, ids: list[int]) -> str:
         """Decodes ids to text, in which special tokens are spelled out.
 

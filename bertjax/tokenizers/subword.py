@@ -69,6 +69,17 @@ class SubwordTokenizer:
         encoding = self._library.encode(text, add_special_tokens=False)
         return encoding.ids, trim_spaces(text, encoding.offsets)
 
+    def begins_word(self, ids: Sequence[int]) -> Bool[np.ndarray, " n"]:
+        """Whether each token of an encoded text begins a word; see `interfaces.Tokenizer`."""
+        begins = self.word_starts[list(ids)]
+        if is_byte_level(self.definition):
+            # No mark distinguishes a piece after a space-less boundary, as in "cat." or "don't".
+            encoding = self._library.encode(self.decode(list(ids)), add_special_tokens=False)
+            if encoding.ids == list(ids):
+                begins = np.diff(encoding.word_ids, prepend=-1) != 0
+        begins[:1] = True
+        return begins
+
     def decode(self, ids: list[int]) -> str:
         """Decodes ids to text, in which special tokens are spelled out.
 

@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
 from bertjax.inference import minimal_pairs, sentence_scores
 from bertjax.inference.minimal_pairs import MinimalPair
+from bertjax.tokenizers import tokenizer as tokenizers
 
 RUN = pathlib.Path(__file__).parent.parent / "data_fixtures" / "saved_runs" / "run"
 SENTENCES = ["the cat sat on the mat", "dogs", "nine unbelievable elephants", "the the the", "a b"]
@@ -61,6 +62,19 @@ def test_each_token_is_predicted_from_the_others(within_word):
                 ids, tokenizer.special_ids, begins, tokenizer.mask_id, log_probs, start
             )
             assert scores[n] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_punctuation_mark_is_not_masked_with_the_word_before_it():
+    """Words of byte-level BPE are those of `word_ids`, as of Kauf and Ivanova (2023)."""
+    words = ["Un", " undoing", ",", " it", "'s", " (", "so", ").", " ", " ü"]
+    tokenizer = tokenizers.train(["un", "it"] * 9, kind="bpe", vocab_size=280)
+    scorer = sentence_scores.MaskedScorer(None, None, tokenizer, 32, False, within_word=True)
+    (first, row) = tokenizer.encode_batch(["so", "".join(words)])
+    sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
+    assert sum(sizes) == len(row) > len(words)
+    expected = [len(first)] * len(first) + np.repeat(np.cumsum(sizes), sizes).tolist()
+    positions = np.array([*range(1, len(first) + 1), *range(1, len(row) + 1)])
+    assert scorer._last_masked([first, row], positions).tolist() == expected
 
 
 def test_the_acceptable_sentence_must_be_more_likely():
