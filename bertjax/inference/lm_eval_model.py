@@ -5,7 +5,8 @@
     lm_eval.simple_evaluate(lm_eval_model("runs/gpt2"), tasks=["lambada_openai"])
 
 Texts are scored as by `bertjax evaluate perplexity` and continued as by `bertjax generate`: the
-end-of-text token, if the tokenizer has one, precedes each text that is scored.
+end-of-text token, if the tokenizer has one, precedes each text that is scored. It precedes a
+context only if the model was trained by bertjax: the harness has none there for other models.
 """
 
 import itertools
@@ -97,7 +98,7 @@ def _encode_pair(model: LanguageModel, context: str, text: str) -> tuple[list[in
     kept = context.rstrip()
     text = context[len(kept) :] + text
     whole, before = model.tokenizer.encode_batch([kept + text, kept])
-    start = _start(model)
+    start = model.start_ids if kept else _start(model)
     ids, first = [*start, *whole], max(len(start) + len(before), 1)
     removed = int(max(0, len(ids) - model.train_length))
     return ids[removed:], max(first - removed, 1)

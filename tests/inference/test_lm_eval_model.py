@@ -75,16 +75,30 @@ def test_every_token_of_a_text_is_scored_once(harness, loaded):
     assert model.loglikelihood_rolling(requests(("xyz",))) == [-ids_of("yz")]
 
 
-def test_the_last_window_of_a_text_has_the_full_length(harness, loaded):
-    """As in `get_rolling_token_windows` of the harness; scores are numbers of preceding tokens."""
+@pytest.fixture
+def counting(loaded):
+    """The score of a token is the number of tokens before it."""
     loaded.score_tokens = lambda params, ids, mask: (
         np.broadcast_to(np.arange(1, ids.shape[1]), (len(ids), ids.shape[1] - 1)),
         np.asarray(ids)[:, 1:] > 0,
     )
+    return loaded
+
+
+def test_the_last_window_of_a_text_has_the_full_length(harness, counting):
+    """As in `get_rolling_token_windows` of the harness."""
     model = lm_eval_model.lm_eval_model("run", batch_size=4)
     found = model.loglikelihood_rolling(requests(("abcde",), ("abcdefgh",), ("abcdefghijkl",)))
     first = 1 + 2 + 3 + 4 + 5
     assert found == [first, first + 3 + 4 + 5, 2 * first + 4 + 5]
+
+
+@pytest.mark.parametrize(("start_ids", "expected"), [([1], [3, 1 + 2]), ([], [2, 1 + 2])])
+def test_no_token_precedes_the_context_of_an_imported_model(harness, counting, start_ids, expected):
+    counting.start_ids = start_ids
+    model = lm_eval_model.lm_eval_model("run", batch_size=2)
+    found = model.loglikelihood(requests(("ab", "d"), ("", "bd")))
+    assert [score for score, _ in found] == expected
 
 
 def test_options_of_generation(harness, loaded, monkeypatch):
