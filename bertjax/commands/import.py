@@ -39,7 +39,8 @@ none (LABEL_0, LABEL_1), --labels specifies the task's names in the order of the
 outputs.
 
 --task sequence, or sequence_pair for pairs of texts, imports a classifier with any classes, named
-by config.json or --labels, in the order of its outputs.
+by config.json or --labels, in the order of its outputs. sequence_pair is the default for a folder
+of a CrossEncoder of sentence-transformers.
 
 ELMo is a folder with options.json and lm_weights.hdf5, whose names may have prefixes; reading it
 needs h5py (pip install 'bertjax[elmo]'). ELMo encodes any word by its characters; text is split at
