@@ -16,7 +16,9 @@ examples:
 table (.tsv, .csv, .jsonl, .parquet) with a pair of sentences and a score per row.
 
 Prints the correlations, Pearson and Spearman, of the scores with the cosines of
-the embeddings. Publications report Spearman (Reimers and Gurevych 2019).
+the embeddings, or with their dot products if the model was trained with
+margin_mse or has the similarity_fn_name dot of sentence-transformers.
+Publications report Spearman (Reimers and Gurevych 2019).
 --precision float32 is slower, and gives the results of PyTorch.
 """
 
@@ -37,17 +39,17 @@ examples:
 The files may be compressed.
 
 Each query is compared with all documents (title and text) by the cosine of the
-embeddings (--index DESCRIPTION searches an index of FAISS instead: pip install
-'bertjax[faiss]'); by MaxSim of token vectors if the model is a run of bertjax finetune
---config colbert; with --model bm25 by BM25 on their words (pip install 'bertjax[bm25]';
-a folder of this name is ./bm25). With --reranker, a model of bertjax finetune
---config cross_encoder reads the query with each of the first --rerank_depth
-documents, and sorts them. The prompts of the model are put before queries and
-documents, except those of the reranker. Prints nDCG@10, MRR@10 and Recall@100 as
-trec_eval computes them, means over the judged queries. Where queries are documents
-of the collection, as in ArguAna and Quora, --ignore_identical_ids drops the document
-that has the id of the query from its ranking, as BEIR does. --precision float32 is
-slower, and gives the results of PyTorch.
+embeddings, or their dot product as for sts (--index DESCRIPTION searches an index
+of FAISS instead: pip install 'bertjax[faiss]'); by MaxSim of token vectors if the
+model is a run of bertjax finetune --config colbert; with --model bm25 by BM25 on
+their words (pip install 'bertjax[bm25]'; a folder of this name is ./bm25). With
+--reranker, a model of bertjax finetune --config cross_encoder reads the query with
+each of the first --rerank_depth documents, and sorts them. The prompts of the model
+are put before queries and documents, except those of the reranker. Prints nDCG@10,
+MRR@10 and Recall@100 as trec_eval computes them, means over the judged queries.
+Where queries are documents of the collection, as in ArguAna and Quora,
+--ignore_identical_ids drops the document that has the id of the query from its
+ranking, as BEIR does. --precision float32 is slower, and gives the results of PyTorch.
 
 --output writes the ranking of each query: {"query": "q1", "documents": ["d1", ...]}.
 Until it is written, finished parts are in .FILE.unfinished next to it, and the same
@@ -113,7 +115,7 @@ def add_sts(commands) -> None:
     parser = _flags.add_command(
         commands,
         "sts",
-        "Compare the cosines of sentence embeddings with human scores.",
+        "Compare similarities of sentence embeddings with human scores.",
         _STS,
         _sts,
     )

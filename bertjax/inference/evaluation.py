@@ -115,7 +115,7 @@ def sts(
     precision: str = "auto",
     progress: embeddings.Progress = lambda share, text: None,
 ) -> dict[str, float]:
-    """Compares the cosines of sentence embeddings with human scores, as in STS, without training.
+    """Compares similarities of sentence embeddings with human scores, as in STS, without training.
 
     Args:
       model: A run, or a Hugging Face folder.
@@ -135,7 +135,8 @@ def sts(
       progress: Called with the share of the work that is done, and a line of text.
 
     Returns:
-      `pearson_cosine`, `spearman_cosine`, and the numbers of `pairs` and of `truncated` sentences.
+      `pearson_cosine` and `spearman_cosine`, or `pearson_dot` and `spearman_dot` of a model that
+      compares by dot products; and the numbers of `pairs` and of `truncated` sentences.
 
     Raises:
       UserError: there is no such model, data or column, or a score is not a number.
@@ -152,9 +153,10 @@ def sts(
         progress=progress,
     )
     text_before = find_prompt(embedder.settings, prompt, prompt_name)
-    cosines = similarity.cosines(embedder, examples, text_before)
+    found = similarity.similarities(embedder, examples, text_before)
+    scores, name = np.asarray(examples.labels), embedder.settings.similarity
     counts = {"pairs": len(examples), "truncated": embedder.num_truncated}
-    return similarity.correlations(cosines, np.asarray(examples.labels)) | counts
+    return similarity.correlations(found, scores, name) | counts
 
 
 def retrieval(
@@ -179,8 +181,9 @@ def retrieval(
     """Searches documents, as in BEIR: by embeddings or BM25, optionally with a reranker.
 
     Args:
-      model: A run, or a Hugging Face folder, whose embeddings are compared by their cosine; a run
-        of the config `colbert`, whose token vectors are compared; or "bm25", which compares words.
+      model: A run, or a Hugging Face folder, whose embeddings are compared by their cosine, or the
+        dot product if it was trained with that; a run of the config `colbert`, whose token vectors
+        are compared; or "bm25", which compares words.
       data: A folder with `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv`.
       split: Name of the judgements.
       ignore_identical_ids: Whether a document is not found by the query that has its id, as in

@@ -1,8 +1,8 @@
-"""Semantic textual similarity: cosines of sentence embeddings, compared with human scores.
+"""Semantic textual similarity: that of sentence embeddings, compared with human scores.
 
 read           GLUE's folder or a table -> pairs of sentences with scores
-cosines        embedder, pairs -> the cosine of each pair
-correlations   cosines, scores -> Pearson and Spearman
+similarities   embedder, pairs -> the similarity of each pair: the cosine, or the dot product
+correlations   similarities, scores -> Pearson and Spearman
 """
 
 import pathlib
@@ -67,13 +67,14 @@ def _read_table(path: str, columns: Mapping[str, str]) -> SequenceExamples:
     )
 
 
-def cosines(
+def similarities(
     embedder: TextEmbedder, examples: SequenceExamples, prompt: str = ""
 ) -> Float64[np.ndarray, " n"]:
-    """Computes the cosine similarity of each pair; sentences of several pairs are embedded once.
+    """Computes the similarity of each pair; sentences of several pairs are embedded once.
 
     Args:
-      embedder: The encoder.
+      embedder: The encoder; the similarity is the dot product of its vectors, which have unit
+        length if the model compares by cosines.
       examples: Pairs of sentences.
       prompt: Put before every sentence.
     """
@@ -81,20 +82,24 @@ def cosines(
     sentences = list(dict.fromkeys([*first, *second]))
     groups = list(embedder.embed(sentences, total=len(sentences), prompt=prompt))
     rows = np.concatenate(groups).astype(np.float64)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     vectors = dict(zip(sentences, rows, strict=True))
     return np.array([vectors[a] @ vectors[b] for a, b in zip(first, second, strict=True)])
 
 
 def correlations(
-    cosines: Float64[np.ndarray, " n"], scores: Num[np.ndarray, " n"]
+    similarities: Float64[np.ndarray, " n"], scores: Num[np.ndarray, " n"], name: str
 ) -> dict[str, float]:
-    """Returns `pearson_cosine` and `spearman_cosine`, the second being the usual measure.
+    """Returns `pearson_NAME` and `spearman_NAME`, the second being the usual measure.
 
     Reimers and Gurevych 2019, section 4.1, report Spearman's rank correlation, since a cosine need
     not be linear in the similarity.
+
+    Args:
+      similarities: Of the embeddings of each pair.
+      scores: Human scores of the pairs.
+      name: `cosine` or `dot`, the similarity of the model.
     """
     return {
-        "pearson_cosine": classification.pearson(cosines, scores),
-        "spearman_cosine": classification.spearman(cosines, scores),
+        f"pearson_{name}": classification.pearson(similarities, scores),
+        f"spearman_{name}": classification.spearman(similarities, scores),
     }

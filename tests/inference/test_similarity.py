@@ -91,7 +91,7 @@ def test_sentences_of_several_pairs_are_embedded_once():
             yield from np.split(rows / np.linalg.norm(rows, axis=1, keepdims=True), [1])
 
     pairs = SequenceExamples((["a", "ab", "b"], ["b", "a", "b"]), None, ["0", "1", "2"])
-    found = similarity.cosines(Letters(), pairs)
+    found = similarity.similarities(Letters(), pairs)
     np.testing.assert_allclose(found, [0, np.sqrt(0.5), 1])
     assert calls == [(["a", "ab", "b"], 3)]
 

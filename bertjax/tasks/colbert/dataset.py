@@ -45,6 +45,7 @@ class Dataset:
         """
         encoder = make_encoder(spec, task["query_length"])
         read = splits.read(data, fields, lambda table: _LOSS)
+        read.check_ranking()
         self.name, self.examples = read.name, read.examples
         train = self.examples["train"]
         if len(set(train.columns)) < 2:

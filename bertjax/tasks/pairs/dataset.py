@@ -23,6 +23,7 @@ from bertjax.tasks.pairs.tables import PairExamples, PairLoss
 from bertjax.tasks.sequences import Pairs
 
 Fields = Mapping[str, Any]
+_DOT = "dot"
 
 
 class DataFields(dataset.DataFields):
@@ -59,6 +60,7 @@ class Dataset:
           UserError: a file, column or score is missing or invalid, or does not fit the config.
         """
         read = splits.read(data, fields, lambda table: _choose_loss(table, task, fields))
+        read.check_ranking()
         self.name, self.loss_type, self.examples = read.name, read.loss.name, read.examples
         train = self.examples["train"]
         self.findings = (_describe(self.examples, self.loss_type), *read.held_out)
@@ -67,6 +69,7 @@ class Dataset:
             self.examples["train"], line = splits.rescale(train, -1.0, reason)
             self.findings += (line,)
         self._task, self._dims = task, tuple(task.get("matryoshka_dims", ()))
+        self._similarity = _similarity_name(self.loss_type)
         self.batches = {name: self._batches(name, own, spec) for name, own in self.examples.items()}
         self.dev = ("dev",)
         self.test = read.test
@@ -100,8 +103,9 @@ class Dataset:
     def score(self, split: str, predictions: Float[np.ndarray, "n D"]) -> dict[str, float]:
         """Returns the metrics of a split, for each width of `matryoshka_dims` with a suffix.
 
-        With scores `spearman_cosine` and `pearson_cosine`; else `mrr`, the mean reciprocal rank of
-        the positive among all texts of the split, and `accuracy`, the share of first ranks.
+        With scores `spearman_cosine` and `pearson_cosine`, or `spearman_dot` and `pearson_dot` for
+        a loss of dot products; else `mrr`, the mean reciprocal rank of the positive among all texts
+        of the split, and `accuracy`, the share of first ranks.
         """
         examples, values = self.examples[split], {}
         if examples.scores is None and self.loss_type in (COSENT, COSINE):
@@ -117,10 +121,10 @@ class Dataset:
     ) -> dict[str, float]:
         vectors = _group_by_example(examples, predictions)
         if examples.scores is not None:
-            cosines = _cosines(vectors)
+            found, name = _similarities(vectors, self._similarity), self._similarity
             return {
-                "spearman_cosine": classification.spearman(cosines, examples.scores),
-                "pearson_cosine": classification.pearson(cosines, examples.scores),
+                f"spearman_{name}": classification.spearman(found, examples.scores),
+                f"pearson_{name}": classification.pearson(found, examples.scores),
             }
         ranks = self._ranks(examples, vectors)
         return {"mrr": float((1 / ranks).mean()), "accuracy": float((ranks == 1).mean())}
@@ -128,21 +132,21 @@ class Dataset:
     def _ranks(
         self, examples: PairExamples, vectors: Float[np.ndarray, "n G D"]
     ) -> Int[np.ndarray, " n"]:
-        normalize = self.loss_type not in Task.dot_product_losses
+        normalize = self._similarity != _DOT
         return positive_ranks(vectors, examples.text_ids, normalize=normalize)
 
     def headline(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Returns `dev/score`: `spearman_cosine` if the dev split has scores, else `mrr`."""
-        name = "mrr" if self.examples["dev"].scores is None else "spearman_cosine"
+        """Returns `dev/score`: Spearman's correlation if the dev split has scores, else `mrr`."""
+        name = "mrr" if self.examples["dev"].scores is None else f"spearman_{self._similarity}"
         return {"dev/score": values[f"dev/{name}"]}
 
     def write(
         self, split: str, predictions: Float[np.ndarray, "n D"], folder: pathlib.Path
     ) -> None:
-        """Writes `SPLIT.jsonl`: of each pair the texts, the cosine, and the score or the rank."""
+        """Writes `SPLIT.jsonl`: of each pair the texts, similarity, and the score or the rank."""
         examples = self.examples[split]
         vectors = _group_by_example(examples, predictions)
-        found = {"cosine": _cosines(vectors).tolist()}
+        found = {self._similarity: _similarities(vectors, self._similarity).tolist()}
         if examples.scores is not None:
             found["true"] = examples.scores.tolist()
         elif self.loss_type not in (COSENT, COSINE):
@@ -195,11 +199,19 @@ def _group_by_example(
     return predictions.reshape(len(examples), -1, predictions.shape[1])
 
 
-def _cosines(vectors: Float[np.ndarray, "n G D"]) -> Float[np.ndarray, " n"]:
-    """Cosine of the first two vectors of each row."""
+def _similarity_name(loss_type: str) -> str:
+    """The similarity of a loss, as in `huggingface/sentence_transformers.py`."""
+    return _DOT if loss_type in Task.dot_product_losses else "cosine"
+
+
+def _similarities(vectors: Float[np.ndarray, "n G D"], name: str) -> Float[np.ndarray, " n"]:
+    """Cosine or dot product of the first two vectors of each row."""
     vectors = vectors.astype(np.float64)
+    products = (vectors[:, 0] * vectors[:, 1]).sum(axis=-1)
+    if name == _DOT:
+        return products
     norms = np.maximum(np.linalg.norm(vectors, axis=-1), np.finfo(np.float32).tiny)
-    return (vectors[:, 0] * vectors[:, 1]).sum(axis=-1) / (norms[:, 0] * norms[:, 1])
+    return products / (norms[:, 0] * norms[:, 1])
 
 
 OUTPUT = "predict"
@@ -211,7 +223,8 @@ def from_inputs(
 ) -> PredictionRequest:
     """Encodes user inputs: one pair per line, tab-separated or a JSON object of the two columns.
 
-    Answers have the texts and `cosine`, and `"truncated": true` where a text was too long.
+    Answers have the texts and `cosine`, or `dot` for a loss of dot products, and
+    `"truncated": true` where a text was too long.
 
     Raises:
       UserError: a line has another number of fields, or other keys.
@@ -222,10 +235,11 @@ def from_inputs(
     truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)
 
     def answers(embeddings: Float[np.ndarray, "n D"]) -> list[dict[str, Any]]:
-        cosines = _cosines(embeddings.reshape(len(rows), 2, -1)).tolist()
+        name = _similarity_name(task["loss_type"])
+        found = _similarities(embeddings.reshape(len(rows), 2, -1), name).tolist()
         return [
-            {**row, "cosine": cosine, **({"truncated": True} if cut else {})}
-            for row, cosine, cut in zip(rows, cosines, truncated, strict=True)
+            {**row, name: value, **({"truncated": True} if cut else {})}
+            for row, value, cut in zip(rows, found, truncated, strict=True)
         ]
 
     return PredictionRequest(spec.batches("predict", encoded, None), answers)

@@ -50,14 +50,7 @@ def rank_positives(text_ids: Int[np.ndarray, "n G"], score: Score) -> Int[np.nda
       UserError: a score is infinite or NaN.
     """
     ids, first = np.unique(text_ids[:, 1:], return_index=True)
-    own = np.searchsorted(ids, text_ids[:, 1])
-    relevant = collections.defaultdict(set)
-    for anchor, positive in zip(text_ids[:, 0].tolist(), own.tolist(), strict=True):
-        relevant[anchor].add(positive)
-    same = np.searchsorted(ids, text_ids[:, 0]).clip(max=len(ids) - 1)
-    for anchor, candidate in zip(text_ids[:, 0].tolist(), same.tolist(), strict=True):
-        if ids[candidate] == anchor:
-            relevant[anchor].add(candidate)
+    own, relevant = np.searchsorted(ids, text_ids[:, 1]), _left_out(ids, text_ids)
     ranks = np.empty(len(text_ids), np.int64)
     for start in range(0, len(text_ids), _ROWS):
         rows = np.arange(start, min(start + _ROWS, len(text_ids)))
@@ -68,6 +61,36 @@ def rank_positives(text_ids: Int[np.ndarray, "n G"], score: Score) -> Int[np.nda
             scores[place, list(relevant[anchor])] = -np.inf
         ranks[rows] = 1 + (scores >= threshold[:, None]).sum(axis=1)
     return ranks
+
+
+def _left_out(ids: Int[np.ndarray, " c"], text_ids: Int[np.ndarray, "n G"]) -> dict[int, set[int]]:
+    """For each anchor text, the places in `ids` of its positives and of the text itself."""
+    found = collections.defaultdict(set)
+    for column in (text_ids[:, 1], text_ids[:, 0]):
+        places = np.searchsorted(ids, column).clip(max=len(ids) - 1)
+        for anchor, text, place in zip(
+            text_ids[:, 0].tolist(), column.tolist(), places.tolist(), strict=True
+        ):
+            if ids[place] == text:
+                found[anchor].add(place)
+    return found
+
+
+def check_candidates(where: str, text_ids: Int[np.ndarray, "n G"], remedy: str) -> None:
+    """Raises `UserError` if no positive has a candidate that may precede it: all ranks are 1.
+
+    Args:
+      where: The split, for the message.
+      text_ids: As of `rank_positives`.
+      remedy: Further advice in the message.
+    """
+    ids = np.unique(text_ids[:, 1:])
+    if all(len(own) == len(ids) for own in _left_out(ids, text_ids).values()):
+        raise UserError(
+            f"{where}: got {len(text_ids)} pair(s) without candidates other than positives of the "
+            "query, expected some, as mrr is 1 for every model without; add pairs of other "
+            f"queries or a column negative{remedy}"
+        )
 
 
 def check_scores(scores: Float[np.ndarray, "*shape"]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.corpus.format import Table
 from bertjax.errors import UserError
 from bertjax.tasks.pairs import tables
+from bertjax.tasks.pairs.ranks import check_candidates
 from bertjax.tasks.pairs.tables import PairExamples, PairLoss
 from bertjax.tasks.sequence import files
 from bertjax.tasks.tables import with_dev
@@ -30,6 +31,14 @@ class PairSplits:
     examples: dict[str, PairExamples]
     loss: PairLoss
     held_out: tuple[str, ...]
+
+    def check_ranking(self) -> None:
+        """Raises `UserError` if a split is ranked, and has nothing to rank a positive among."""
+        fraction = ", or set a larger --config.data.validation_fraction" if self.held_out else ""
+        for split in ("dev", *self.test):
+            examples = self.examples[split]
+            if examples.scores is None and not self.loss.is_scored:
+                check_candidates(f"{self.name}, {split}", examples.text_ids, fraction)
 
     @property
     def test(self) -> tuple[str, ...]:

@@ -181,6 +181,7 @@ def test_microbatches_and_devices_change_nothing(init, table, tmp_path):
     ("rows", "changes", "printed"),
     [
         ([{"text": "mill"}] * 3, {}, "got one column of text, 'text'"),
+        ([{"query": "mill", "passage": "river"}] * 3, {}, "got 1 pair.s. without candidates"),
         (ROWS, {"task.query_length": "3"}, "query_length: got 3, expected 4 to 12"),
         (ROWS, {"task.query_length": "13"}, "query_length: got 13, expected 4 to 12"),
     ],

@@ -135,7 +135,7 @@ def test_a_teacher_scores_the_candidates_of_a_row(read, tmp_path):
     assert set(dataset.score("dev", vectors)) == {"mrr", "accuracy"}
 
 
-def test_cells_of_csv_are_json_and_margins_are_numbers(read):
+def test_cells_of_csv_are_json_and_margins_are_numbers(read, tmp_path):
     quoted = [(*pair, "fine", f'"[{n}, 2.5]"') for n, pair in enumerate(PAIRS)]
     margins = [(*pair, "fine", f"{n - 2.5}") for n, pair in enumerate(PAIRS)]
     found = []
@@ -145,6 +145,16 @@ def test_cells_of_csv_are_json_and_margins_are_numbers(read):
         dataset = read(files, task={"loss_type": "margin_mse"})
         found.append(-np.diff(dataset.examples["train"].teacher_scores)[:, 0])
         assert dataset.examples["dev"].scores.tolist() == [5.0, 4.0, 2.5, 0.0]
+    # The scores of the dev split are compared with dot products, which this loss trains.
+    products = np.array([[2, 3], [1, 4], [3, 1], [1, 0]], np.float32)
+    vectors = np.stack([products[:, :1], products[:, 1:]], axis=1).reshape(8, 1)
+    pearson = pytest.approx(0.9887, abs=1e-4)
+    scores = dataset.score("dev", vectors)
+    assert scores == {"spearman_dot": pytest.approx(1.0), "pearson_dot": pearson}
+    assert dataset.headline({"dev/spearman_dot": 0.25}) == {"dev/score": 0.25}
+    dataset.write("dev", vectors, tmp_path / "predictions")
+    row = json.loads((tmp_path / "predictions" / "dev.jsonl").read_text().splitlines()[0])
+    assert (row["dot"], row["true"]) == (6.0, 5.0)
     assert found[0].tolist() == found[1].tolist() == [-2.5, -1.5, -0.5, 0.5]
 
 
@@ -212,7 +222,7 @@ def test_ranks_are_among_all_distinct_texts():
 
 
 def test_inputs_of_predict_are_pairs(spec):
-    task = {"columns": ("a", "b")}
+    task = {"columns": ("a", "b"), "loss_type": "cosent"}
     lines = [("x:1", "good film\tbad"), ("x:2", json.dumps({"b": "bad " * 20, "a": "good"}))]
     request = from_inputs(lines, "", task, {}, spec)
     vectors = np.array([[1, 0], [1, 1], [1, 0], [0, 2]], np.float32)
@@ -220,10 +230,14 @@ def test_inputs_of_predict_are_pairs(spec):
         {"a": "good film", "b": "bad", "cosine": pytest.approx(0.5**0.5)},
         {"a": "good", "b": "bad " * 20, "cosine": 0.0, "truncated": True},
     ]
+    request = from_inputs(lines[:1], "", task | {"loss_type": "margin_mse"}, {}, spec)
+    assert request.answers(2 * vectors[:2]) == [{"a": "good film", "b": "bad", "dot": 4.0}]
 
 
 ONE = {"train.csv": ("text", [("good",), ("bad",)])}
 TWO = {"train.csv": ("anchor,positive", PAIRS)}
+SAME_QUERY = ("anchor,positive", [("bad", "poor"), ("bad", "dull")])
+SAME_POSITIVE = ("anchor,positive", [("bad", "poor"), ("dull", "poor")])
 THREE = {"train.csv": ("sentence1,sentence2,score", SCORED)}
 
 
@@ -236,6 +250,9 @@ THREE = {"train.csv": ("sentence1,sentence2,score", SCORED)}
         (TWO, {"task": {"loss_type": "cosent"}}, "expected one with scores"),
         (TWO, {"label": "gold"}, "got 'gold', which neither trains nor evaluates"),
         (TWO, {"negative": "other"}, "got 'other', expected a column of"),
+        (TWO, {}, r", dev: got 1 pair\(s\) without candidates .* larger --config.data.validation"),
+        (TWO | {"dev.csv": SAME_QUERY}, {}, r"dev: got 2 pair\(s\) .* column negative$"),
+        (TWO | {"dev.csv": SAME_POSITIVE}, {}, r"dev: got 2 pair\(s\) without candidates"),
         (
             THREE,
             {"negative": "score", "task": {"loss_type": "cosent"}},

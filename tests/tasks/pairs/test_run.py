@@ -152,6 +152,8 @@ def test_a_teacher_is_distilled_by_dot_products(init, table, tmp_path):
     exporting.write(source, tmp_path / "st", embedding=exporting.with_pooling(source))
     stored = json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())
     assert stored["similarity_fn_name"] == "dot"
+    pairs = [f"{word},{WORDS[n - 1]},{n}" for n, word in enumerate(WORDS)]
+    (tmp_path / "sts.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs, ""]))
     for folder in (workdir, tmp_path / "st"):
         model = bertjax.load(folder, precision="float32")
         vectors = model.embed(WORDS)
@@ -161,6 +163,11 @@ def test_a_teacher_is_distilled_by_dot_products(init, table, tmp_path):
         embedder = embeddings.load(model, **options, progress=lambda share, text: None)
         (found,) = embedder.embed(WORDS, total=8)
         np.testing.assert_allclose(found, vectors, atol=1e-5)
+        scores = evaluation.sts(str(folder), str(tmp_path / "sts.csv"), **options)
+        products = (vectors * np.roll(vectors, 1, axis=0)).sum(axis=1)
+        expected = np.corrcoef(products, np.arange(8))[0, 1]
+        assert scores["pearson_dot"] == pytest.approx(expected, abs=1e-5)
+        assert set(scores) == {"pearson_dot", "spearman_dot", "pairs", "truncated"}
 
 
 def steps(task_job, devices, microbatches=1):
