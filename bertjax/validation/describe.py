@@ -40,6 +40,9 @@ def _section(config: ConfigDict, section: str) -> Iterator[str]:
         # A fine-tuning's config.model holds changes only, and any model may be the pretrained one.
         if not ("task" in config and section in schema.CHANGES):
             found = {**found, **{n: v for n, v in _defaults(declared).items() if n not in found}}
+    if not section and "task" not in config and "num_train_epochs" in config:
+        # The value of the config file, which the run replaces by the steps of the epochs.
+        found.pop("num_train_steps", None)
     yield f"config.{section}" if section else "config"
     prefix = f"{section}." if section else ""
     for name, value in found.items():

@@ -34,3 +34,11 @@ def test_fields_that_the_config_leaves_out_are_listed_with_their_defaults():
     # Likewise those of sections that are no module.
     assert "  --config.tensorboard=False" in lines
     assert "  --config.optimizer.frozen_layers=-1" in lines
+
+
+def test_epochs_of_a_pretraining_are_printed_in_place_of_the_steps_of_the_file():
+    spec = f"{CONFIGS}/bert.py:tiny"
+    assert "  --config.num_train_steps=1000000" in describe.lines(load_config(spec))
+    lines = list(describe.lines(load_config(spec, {"num_train_epochs": 3})))
+    assert "  --config.num_train_epochs=3.0" in lines
+    assert not any("--config.num_train_steps=" in line for line in lines)
