@@ -75,9 +75,10 @@ class Dataset(Protocol):
     """The examples of a task on the host: reads, batches, scores and writes predictions.
 
     Each `tasks/NAME/dataset.py` also defines `from_inputs`, which encodes lines of a user for
-    prediction, `OUTPUT`, the task's method that predicts them, and `DataFields`, the declared
-    fields of `config.data` (`constraints.py`). A dataset that detects its columns or classes may
-    have `findings`, lines that describe them and are printed before the first step.
+    prediction, `input_fields`, the names of the fields of a line, `OUTPUT`, the task's method that
+    predicts them, and `DataFields`, the declared fields of `config.data` (`constraints.py`). A
+    dataset that detects its columns or classes may have `findings`, lines that describe them and
+    are printed before the first step.
     """
 
     name: str

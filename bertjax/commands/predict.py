@@ -20,7 +20,8 @@ examples:
 default of --config task), of which the seed with the median score is used,
 RUN/seed_N, or an imported classifier. The input is a CSV, Parquet or Arrow
 table with the columns of a task of your own, or has one example per line,
-tab-separated without a header, or as a JSON object:
+tab-separated or as a JSON object. Tab-separated lines may have a header, such as
+that of the training table: a first line with the names of the texts.
   GLUE      one or two texts, or {"sentence1": "...", "sentence2": "..."}, keys
             as in TFDS
   SQuAD     question and context, or {"question": "...", "context": "..."}
@@ -53,6 +54,7 @@ def main(argv: list[str]) -> None:
         )
     from bertjax.huggingface import run_cache
     from bertjax.inference import predict
+    from bertjax.overrides import print_note
 
     lines = predict.read_lines(arguments.input)
     predictor = predict.load(
@@ -61,6 +63,7 @@ def main(argv: list[str]) -> None:
         data=arguments.data,
         precision=arguments.precision,
     )
+    lines = predict.rows_below_header(lines, predictor.input_fields, print_note)
     while group := list(itertools.islice(lines, arguments.batch_size * _BATCHES_PER_CHUNK)):
         for answer in predictor.predict(group, arguments.batch_size):
             print(json.dumps(answer, ensure_ascii=False))

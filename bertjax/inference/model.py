@@ -221,7 +221,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
           UserError: the model has no such head, or the task has another number of texts.
         """
         predictor = self._predictor("text-classification", task)
-        names = predictor.text_names
+        names = predictor.input_fields
         found = predictor.predict_rows(predictor.name_texts(texts), batch_size)
         found = [{key: row[key] for key in row if key not in names} for row in found]
         return found[0] if isinstance(texts, str | tuple) else found

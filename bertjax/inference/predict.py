@@ -1,8 +1,10 @@
 """Predict with a fine-tuned model: a prediction for each input line or row of a table."""
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -24,7 +26,6 @@ from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, multitask
 from bertjax.tasks.batches import PairBatches
 from bertjax.tasks.dataset import EncodingSpec, Line
-from bertjax.tasks.glue.table import glue_task
 from bertjax.train import evaluate, sharding
 
 _DEFAULT_LENGTH = 512
@@ -55,10 +56,13 @@ class Predictor:
     mesh: Mesh
 
     @property
-    def text_names(self) -> tuple[str, ...]:
-        """The names of the one or two texts of a classifier."""
-        task = self.config.task
-        return task.texts if "texts" in task else glue_task(task.dataset).tfds_texts
+    def _dataset(self) -> ModuleType:
+        return catalog.load("tasks", self.config.task.name, "dataset")
+
+    @property
+    def input_fields(self) -> tuple[str, ...]:
+        """The names of the fields of an input, such as the one or two texts of a classifier."""
+        return self._dataset.input_fields(self.config.task)
 
     def name_texts(self, texts: Any) -> list[dict[str, str]]:
         """Returns the texts of each row by column name; see `text_encoder.check_texts`.
@@ -66,7 +70,7 @@ class Predictor:
         Raises:
           UserError: a row has another number of texts, or lacks a column.
         """
-        names = self.text_names
+        names = self.input_fields
         rows = list(check_texts(texts, names=names))
         for count in map(len, rows):
             if count != len(names):
@@ -89,10 +93,9 @@ class Predictor:
         if not lines:
             return []
         config = self.config
-        from_inputs = catalog.load("tasks", config.task.name, "dataset").from_inputs
         batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
         spec = encoding_spec(config, self.tokenizer, batch_size)
-        request = from_inputs(lines, self.data, config.task, config.data, spec)
+        request = self._dataset.from_inputs(lines, self.data, config.task, config.data, spec)
         return request.answers(self.outputs(request.batches))
 
     def predict_rows(self, rows: Sequence[dict[str, Any]], batch_size: int) -> list[dict[str, Any]]:
@@ -152,7 +155,8 @@ def read_lines(path: str | None) -> Iterator[Line]:
     """Iterates over the examples of a file or of standard input.
 
     CSV, Parquet and Arrow have a header: each row becomes a JSON object with the names of the
-    columns. Of other files, and of TSV, each line that is not blank is an example.
+    columns. Of other files, and of TSV, each line that is not blank is an example, or the header;
+    see `rows_below_header`.
 
     Raises:
       UserError: the file is neither text nor a table, such as a JSON array, or is damaged.
@@ -168,6 +172,54 @@ def read_lines(path: str | None) -> Iterator[Line]:
 
 
 _TABLES_OF_LINES = (file_kinds.TSV, file_kinds.JSON_LINES)
+
+
+def rows_below_header(
+    lines: Iterator[Line], names: Sequence[str], log: Callable[[str], None]
+) -> Iterator[Line]:
+    """Converts the lines of a table with tabs to JSON objects, if the first one is its header.
+
+    A header has all names, and at least one line follows. Other lines are returned as they are.
+
+    Args:
+      lines: The examples, as of `read_lines`.
+      names: The names of the fields of an input.
+      log: Logs a note if there is a header, since a text may be the name of its column.
+
+    Raises:
+      UserError: the first line is the header of a CSV table, or a row has another number of cells.
+    """
+    start = list(itertools.islice(lines, 2))
+    unchanged = itertools.chain(start, lines)
+    if len(start) < 2:
+        return unchanged
+    where, first = start[0]
+    columns = [name.strip() for name in first.split("\t")]
+    if {*names} <= {*columns} and len({*columns}) == len(columns):
+        log(f"{where}: read as a header, with the columns {', '.join(columns)}")
+        return _rows(_read_table(columns, itertools.islice(unchanged, 1, None)))
+    for separator in ",;":
+        if {*names} <= {name.strip('"') for name in first.split(separator)}:
+            raise UserError(
+                f"{where}: got {first!r}, the header of a CSV table, expected one text per line; "
+                "pass the table with --input FILE.csv"
+            )
+    return unchanged
+
+
+def _read_table(columns: Sequence[str], lines: Iterable[Line]) -> Table:
+    cells, locations = [], []
+    for where, text in lines:
+        row = text.split("\t")
+        if len(row) != len(columns):
+            raise UserError(
+                f"{where}: got {len(row)} field(s), expected {len(columns)} as in the header; fix "
+                "the row"
+            )
+        cells.append(row)
+        locations.append(where)
+    named = dict(zip(columns, map(list, zip(*cells, strict=True)), strict=True))
+    return Table("", named, locations, has_types=False)
 
 
 def _rows(table: Table) -> Iterator[Line]:

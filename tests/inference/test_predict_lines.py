@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.inference.predict import read_lines
+from bertjax.inference.predict import read_lines, rows_below_header
 from bertjax.tasks import dataset
 
 
@@ -54,3 +54,34 @@ def test_other_files_are_refused(rows_of):
 def test_other_keys_than_those_of_the_model_are_named():
     with pytest.raises(UserError, match=r'a:2: got the keys x, y, expected .* with "text" \(a st'):
         dataset.parse_fields(("a:2", '{"x": "a", "y": "b"}'), ["text"])
+
+
+NAMES = ("a", "b")
+ROWS = [("x:2", "[1] one\t[]\ttwo"), ("x:3", "[2]\t[3]\t")]
+
+
+def test_lines_below_the_header_of_the_training_table_are_rows():
+    notes = []
+    lines = [("x:1", "b\tkinds\t a "), *ROWS]
+    found = list(rows_below_header(iter(lines), NAMES, notes.append))
+    assert [where for where, _ in found] == ["x:2", "x:3"]
+    assert [json.loads(row) for _, row in found] == [
+        {"b": "[1] one", "kinds": [], "a": "two"},
+        {"b": "[2]", "kinds": [3], "a": ""},
+    ]
+    assert notes == ["x:1: read as a header, with the columns b, kinds, a"]
+    with pytest.raises(UserError, match=r"x:2: got 1 field\(s\), expected 3 as in the header"):
+        list(rows_below_header(iter([lines[0], ("x:2", "one")]), NAMES, notes.append))
+
+
+@pytest.mark.parametrize("first", ["a\tc", "a\tb\ta", "a, b", "one\ttwo", '{"a": 1, "b": 2}'])
+def test_lines_without_a_header_are_unchanged(first):
+    for lines in ([("x:1", first), *ROWS], [("x:1", "a\tb")], []):
+        assert list(rows_below_header(iter(lines), NAMES, pytest.fail)) == lines
+
+
+@pytest.mark.parametrize("header", ["id,a,b", '"b";"a"'])
+def test_lines_below_the_header_of_a_csv_table_are_refused(header):
+    lines = [("standard input:1", header), *ROWS]
+    with pytest.raises(UserError, match=r"input:1: got .*, the header of a CSV.* --input FILE.csv"):
+        rows_below_header(iter(lines), NAMES, pytest.fail)

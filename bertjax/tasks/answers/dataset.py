@@ -18,10 +18,10 @@ from bertjax.tasks import dataset, tables
 from bertjax.tasks.dataset import EncodingSpec
 from bertjax.tasks.sequence import files
 from bertjax.tasks.squad import dataset as squad_dataset
-from bertjax.tasks.squad.dataset import OUTPUT, from_inputs
+from bertjax.tasks.squad.dataset import OUTPUT, from_inputs, input_fields
 from bertjax.tasks.squad.files import SquadQuestions
 
-__all__ = ["OUTPUT", "DataFields", "Dataset", "from_inputs"]
+__all__ = ["OUTPUT", "DataFields", "Dataset", "from_inputs", "input_fields"]
 
 Fields = Mapping[str, Any]
 

@@ -132,6 +132,11 @@ OUTPUT = "predict"
 """The method of `tasks/choices/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return (*task["columns"], "choices")
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:

@@ -178,6 +178,11 @@ OUTPUT = "predict"
 """The method of `tasks/colbert/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return tuple(task["columns"])
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -188,8 +193,9 @@ def from_inputs(
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
-    rows = [dataset.parse_fields(line, task["columns"]) for line in lines]
-    flat = [row[name] for row in rows for name in task["columns"]]
+    names = input_fields(task)
+    rows = [dataset.parse_fields(line, names) for line in lines]
+    flat = [row[name] for row in rows for name in names]
     encoder = make_encoder(spec, task["query_length"])
     encoded = encoder.encode(flat, np.arange(len(flat)) % 2 == 0)
     truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)

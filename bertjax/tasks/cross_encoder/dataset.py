@@ -175,6 +175,11 @@ OUTPUT = "predict"
 """The method of `tasks/cross_encoder/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return tuple(task["texts"])
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -185,8 +190,9 @@ def from_inputs(
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
-    rows = [dataset.parse_fields(line, task["texts"]) for line in lines]
-    encoded = spec.encode(tuple([row[name] for row in rows] for name in task["texts"]))
+    names = input_fields(task)
+    rows = [dataset.parse_fields(line, names) for line in lines]
+    encoded = spec.encode(tuple([row[name] for row in rows] for name in names))
 
     def answers(scores: Float[np.ndarray, " n"]) -> list[dict[str, Any]]:
         return with_inputs(rows, [{"score": score} for score in scores.tolist()], encoded)

@@ -88,6 +88,11 @@ OUTPUT = "scores"
 """The method of `tasks/glue/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return glue_task(task["dataset"]).tfds_texts
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -100,12 +105,13 @@ def from_inputs(
       UserError: a line has another number of fields, or other keys.
     """
     row = glue_task(task["dataset"])
-    rows = [dataset.parse_fields(line, row.tfds_texts) for line in lines]
-    texts = tuple([given[name] for given in rows] for name in row.tfds_texts)
-    names = row.class_names(task.get("labels", ()))
+    names = input_fields(task)
+    rows = [dataset.parse_fields(line, names) for line in lines]
+    texts = tuple([given[name] for given in rows] for name in names)
+    labels = row.class_names(task.get("labels", ()))
     examples = SequenceExamples(texts, None, [str(number) for number in range(len(rows))])
     sequences = _encode(examples, fields, spec, _graph(data, fields, spec))
-    return prediction_request(rows, sequences, row.problem_type, names, spec)
+    return prediction_request(rows, sequences, row.problem_type, labels, spec)
 
 
 def scores(

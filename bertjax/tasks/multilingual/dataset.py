@@ -108,6 +108,11 @@ OUTPUT = "predict"
 """The method of `tasks/multilingual/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return tuple(task["texts"])
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -118,6 +123,7 @@ def from_inputs(
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
-    given = [dataset.parse_fields(line, task["texts"]) for line in lines]
-    texts = tuple([row[name] for row in given] for name in task["texts"])
+    names = input_fields(task)
+    given = [dataset.parse_fields(line, names) for line in lines]
+    texts = tuple([row[name] for row in given] for name in names)
     return prediction_request(given, spec.encode(texts), SINGLE_LABEL, task["labels"], spec)

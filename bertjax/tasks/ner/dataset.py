@@ -114,6 +114,11 @@ OUTPUT = "scores"
 """The method of `tasks/ner/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return ("words",)
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -126,7 +131,8 @@ def from_inputs(
     Raises:
       UserError: a line is empty, or not such an object.
     """
-    rows = [parse_words(line, "words") for line in lines]
+    (key,) = input_fields(task)
+    rows = [parse_words(line, key) for line in lines]
     labels = task["labels"]
     encoded = encode_sentences(
         untagged_sentences(rows, labels), labels, spec, fields["document_context"]
@@ -135,8 +141,7 @@ def from_inputs(
     def answers(logits: Float[np.ndarray, "n L C"]) -> list[dict[str, Any]]:
         found = encoded.by_sentence(logits)
         return [
-            tagged_words("words", words, labels, own)
-            for words, own in zip(rows, found, strict=True)
+            tagged_words(key, words, labels, own) for words, own in zip(rows, found, strict=True)
         ]
 
     return PredictionRequest(spec.batches("predict", encoded.pairs, None), answers)

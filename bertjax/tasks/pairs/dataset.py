@@ -218,6 +218,11 @@ OUTPUT = "predict"
 """The method of `tasks/pairs/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return tuple(task["columns"])
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -229,8 +234,9 @@ def from_inputs(
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
-    rows = [dataset.parse_fields(line, task["columns"]) for line in lines]
-    texts = [row[name] for row in rows for name in task["columns"]]
+    names = input_fields(task)
+    rows = [dataset.parse_fields(line, names) for line in lines]
+    texts = [row[name] for row in rows for name in names]
     encoded = spec.encode((_with_prompts(texts, 2, task),))
     truncated = encoded.truncated.reshape(len(rows), -1).any(axis=1)
 

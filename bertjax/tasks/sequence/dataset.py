@@ -260,6 +260,11 @@ OUTPUT = "predict"
 """The method of `tasks/sequence/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return tuple(task["texts"])
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -271,7 +276,8 @@ def from_inputs(
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
-    rows = [dataset.parse_fields(line, task["texts"]) for line in lines]
-    texts = tuple([given[name] for given in rows] for name in task["texts"])
-    kind, names = task["problem_type"], task["labels"]
-    return prediction_request(rows, spec.encode(texts), kind, names, spec)
+    names = input_fields(task)
+    rows = [dataset.parse_fields(line, names) for line in lines]
+    texts = tuple([given[name] for given in rows] for name in names)
+    kind, labels = task["problem_type"], task["labels"]
+    return prediction_request(rows, spec.encode(texts), kind, labels, spec)

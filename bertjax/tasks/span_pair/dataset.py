@@ -30,6 +30,11 @@ OUTPUT = "predict"
 """The method of `tasks/span_pair/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return superglue_task(task["dataset"]).texts
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -43,7 +48,7 @@ def from_inputs(
     own = superglue_task(task["dataset"])
     given, rows = [], []
     for number, line in enumerate(lines):
-        record = dataset.parse_json_object(line, dict.fromkeys(own.texts, "a string"))
+        record = dataset.parse_json_object(line, dict.fromkeys(input_fields(task), "a string"))
         record = {name: value for name, value in record.items() if name != "label"}
         given.append(record)
         rows += own.split("test").read(line[0], {**record, "idx": number}, own.labels)

@@ -162,6 +162,11 @@ OUTPUT = "predict"
 """The method of `tasks/squad/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return ("question", "context")
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -173,7 +178,7 @@ def from_inputs(
     Raises:
       UserError: a line has another number of fields, or other keys.
     """
-    rows = [dataset.parse_fields(line, ("question", "context")) for line in lines]
+    rows = [dataset.parse_fields(line, input_fields(task)) for line in lines]
     questions = SquadQuestions(
         ids=[str(number) for number in range(len(rows))],
         titles=[""] * len(rows),

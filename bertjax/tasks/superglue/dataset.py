@@ -80,6 +80,11 @@ OUTPUT = "predict"
 """The method of `tasks/superglue/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return superglue_task(task["dataset"]).texts
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -92,7 +97,8 @@ def from_inputs(
       UserError: a line has another number of fields, or other keys.
     """
     own = superglue_task(task["dataset"])
-    given = [dataset.parse_fields(line, own.texts) for line in lines]
-    texts = tuple([row[name] for row in given] for name in own.texts)
+    names = input_fields(task)
+    given = [dataset.parse_fields(line, names) for line in lines]
+    texts = tuple([row[name] for row in given] for name in names)
     encoded = spec.encode(texts, own.truncate)
     return prediction_request(given, encoded, SINGLE_LABEL, own.labels, spec)

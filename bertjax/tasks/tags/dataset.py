@@ -224,6 +224,11 @@ OUTPUT = "scores"
 """The method of `tasks/tags/head.py` whose output `from_inputs` converts to answers."""
 
 
+def input_fields(task: Fields) -> tuple[str, ...]:
+    """The names of the fields of an input; see `from_inputs`."""
+    return (task["column"],)
+
+
 def from_inputs(
     lines: Iterable[Line], data: str, task: Fields, fields: Fields, spec: EncodingSpec
 ) -> PredictionRequest:
@@ -236,7 +241,7 @@ def from_inputs(
     Raises:
       UserError: a line is empty, or not such an object.
     """
-    key, labels = task["column"], task["labels"]
+    (key,), labels = input_fields(task), task["labels"]
     if task["reads_text"]:
         texts = [dataset.parse_fields(line, (key,))[key] for line in lines]
         table = Table("", {key: texts}, [where for where, _ in lines])

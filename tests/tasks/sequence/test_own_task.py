@@ -88,6 +88,9 @@ def test_predictions_survive_hugging_face(home, capsys, tmp_path):
     of_table = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer["label"] for answer in of_table] == ["waiting", "naming"]
     assert of_table[1]["second"] == 'a "m", [1]'
+    # With the header of the training table, lines are its rows.
+    rows = ["kind\tsecond\tfirst", "?\ta m\tasync for m", '\ta "m", [1]\tname m']
+    assert predictions(capsys, home / "run" / "seed_0", rows, tmp_path) == [own[0], of_table[1]]
     export.main(["--model", str(home / "run"), "--output", str(home / "hf")])
     config = json.loads((home / "hf" / "config.json").read_text())
     assert config["id2label"] == {"0": "calling", "1": "naming", "2": "waiting"}
