@@ -34,11 +34,11 @@ class Tokens:
     def __init__(self, inputs: list[str], tokenizer, num_predicted: int):
         end = end_of_text(tokenizer)
         before, after, self.bytes = [], [], 0
+        encoder = encoding.SentenceEncoder(tokenizer)
         for document in text.read_documents(inputs):
-            separator = encoding.sentence_separator(tokenizer)
-            sentences = list(encoding.split_document(document, separator))
-            self.bytes += sum(len(sentence.encode()) for sentence in sentences)
-            ids = np.concatenate([[0], *tokenizer.encode_batch(sentences)]).astype(np.int64)
+            sentences = list(encoder.split(document))
+            self.bytes += sum(len(sentence.text.encode()) for sentence in sentences)
+            ids = np.concatenate([[0], *encoder.encode(sentences)]).astype(np.int64)
             ids[0] = tokenizer.sep_id if end is None else end
             ids = np.where(ids < num_predicted, ids, tokenizer.unk_id or 0)
             before.append(ids[:-1])

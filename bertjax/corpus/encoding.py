@@ -1,20 +1,22 @@
 """Encode documents as records: split into sentences, tokenize, store token ids as bytes.
 
-Sentences are tokenized separately, so that their lengths are known and no token spans two. If a
-tokenizer encodes the space before a word (byte-level BPE), a sentence after white space in its line
-keeps a space: the ids equal those of the whole line. The record format is described in
-`corpus/reader.py`.
+Sentences are tokenized separately, so that their lengths are known and no token spans two. Their
+ids equal those of the whole line, unless one of its tokens spans two sentences: `SentenceEncoder`.
+The record format is described in `corpus/reader.py`.
 """
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from bertjax.corpus.reader import INDEX_DTYPE, MAX_RECORD_TOKENS
 from bertjax.corpus.sentences import split_line
+from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tokenizers import tokenizer as tokenizers
 
@@ -64,6 +66,8 @@ MAX_SENTENCE_CHARACTERS = 1 << 16
 """Longer sentences are split before tokenization, to bound its memory."""
 
 _TEXTS_PER_CALL = 4096
+_SPACE = "\u2581"
+"""The space in pieces of SentencePiece."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +101,13 @@ class DocumentEncoder:
     """
 
     def __init__(self, tokenizer_path: str, whole_lines: bool = False):
-        self._tokenizer: Tokenizer = tokenizers.load(tokenizer_path)
-        self._dtype = id_dtype(self._tokenizer.vocab_size)
+        tokenizer = tokenizers.load(tokenizer_path)
+        self._dtype = id_dtype(tokenizer.vocab_size)
         self._whole_lines = whole_lines
-        self._separator = sentence_separator(self._tokenizer)
+        self._encoder = SentenceEncoder(tokenizer)
 
     def __call__(self, documents: list[str]) -> EncodedDocuments:
-        texts = [list(self._sentences(document)) for document in documents]
+        texts = [self._sentences(document) for document in documents]
         ids = self._encode(list(itertools.chain.from_iterable(texts)))
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         tokens = np.fromiter(itertools.chain.from_iterable(ids), self._dtype, int(lengths.sum()))
@@ -120,38 +124,93 @@ class DocumentEncoder:
             characters=sum(len(documents[number]) for number in np.flatnonzero(sizes)),
         )
 
-    def _sentences(self, document: str) -> Iterable[str]:
-        return (
-            document.split("\n") if self._whole_lines else split_document(document, self._separator)
-        )
+    def _sentences(self, document: str) -> list["Sentence"]:
+        if self._whole_lines:
+            return [Sentence(line) for line in document.split("\n")]
+        return list(self._encoder.split(document))
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
+    def _encode(self, sentences: list["Sentence"]) -> list[list[int]]:
         ids = []
-        for start in range(0, len(texts), _TEXTS_PER_CALL):
-            ids += self._tokenizer.encode_batch(texts[start : start + _TEXTS_PER_CALL])
+        for start in range(0, len(sentences), _TEXTS_PER_CALL):
+            ids += self._encoder.encode(sentences[start : start + _TEXTS_PER_CALL])
         return ids
 
 
-def split_document(document: str, separator: str) -> Iterator[str]:
-    """Yield the sentences of a document, with `separator` before those after white space in a line.
+class Sentence(NamedTuple):
+    """A sentence of a document, or a part of a long one.
 
-    A sentence that follows a full-width mark has no white space before it.
+    Attributes:
+      text: The text, after a space if there is one and the tokenizer encodes it.
+      context: A text that is encoded with it, before it, and whose tokens are left out.
     """
-    for line in document.splitlines():
-        line, end = line.strip(), 0
-        for sentence in split_line(line):
-            start = line.index(sentence, end)
-            has_space, end = start > end, start + len(sentence)
-            sentence = separator + sentence if has_space else sentence
-            if len(sentence) <= MAX_SENTENCE_CHARACTERS:
-                yield sentence
-            else:
-                yield from _split_at_spaces(sentence)
+
+    text: str
+    context: str = ""
 
 
-def sentence_separator(tokenizer: Tokenizer) -> str:
-    """Return the text between sentences of a line: a space if the tokenizer encodes spaces."""
-    return " " if encodes_spaces(tokenizer) else ""
+class SentenceEncoder:
+    """Splits documents into sentences, and encodes each as in its line.
+
+    A sentence follows white space, or a full-width mark such as those of Chinese. Tokenizers
+    differ in the white space: byte-level BPE encodes a space that precedes a sentence, so that the
+    text has it; SentencePiece puts one before every text, so that a sentence without white space
+    before it is encoded after a character that cannot be part of a longer token.
+
+    Args:
+      tokenizer: The tokenizer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._separator = " " if encodes_spaces(tokenizer) else ""
+        self._context = find_context(tokenizer)
+        self._context_size = len(tokenizer.encode_batch([self._context])[0])
+
+    def split(self, document: str) -> Iterator[Sentence]:
+        """Yield the sentences of a document."""
+        for line in document.splitlines():
+            line, end = line.strip(), 0
+            for sentence in split_line(line):
+                start = line.index(sentence, end)
+                is_first, has_space, end = not end, start > end, start + len(sentence)
+                context = "" if has_space or is_first else self._context
+                text = self._separator + sentence if has_space else sentence
+                for part in _split_at_spaces(text):
+                    yield Sentence(part, context)
+                    context = self._context
+
+    def encode(self, sentences: Sequence[Sentence]) -> list[list[int]]:
+        """Encode each sentence to ids."""
+        ids = self._tokenizer.encode_batch([each.context + each.text for each in sentences])
+        return [
+            own[self._context_size :] if each.context else own
+            for own, each in zip(ids, sentences, strict=True)
+        ]
+
+
+def find_context(tokenizer: Tokenizer) -> str:
+    """Return a character after which a text is encoded without a space before it.
+
+    No token has it and characters after it, so that the ids of the text do not depend on it.
+
+    Returns:
+      A character of the vocabulary; "" for tokenizers that put no space before a text, or a
+      vocabulary without such a character.
+    """
+    (example,) = tokenizer.encode_batch(["a"])
+    if not "".join(tokenizer.ids_to_pieces(example)).startswith(_SPACE):
+        return ""
+    pieces = []
+    for identity in range(tokenizer.vocab_size):
+        with contextlib.suppress(UserError):  # ids without a piece
+            pieces.append(tokenizer.ids_to_pieces([identity])[0].removeprefix(_SPACE))
+    first_of_longer = {piece[0] for piece in pieces if len(piece) > 1}
+    for piece in pieces:
+        if len(piece) == 1 and piece not in first_of_longer:
+            once, twice = tokenizer.encode_batch([piece, 2 * piece])
+            if twice[:-1] == once and tokenizer.unk_id not in twice:
+                return piece
+    return ""
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
@@ -166,7 +225,10 @@ def encodes_spaces(tokenizer: Tokenizer) -> bool:
 
 
 def _split_at_spaces(sentence: str) -> Iterator[str]:
-    """Split a long sentence before spaces, or between any characters if there are none."""
+    """Split a long sentence before spaces, or between any characters if there are none.
+
+    Others are yielded as they are.
+    """
     start = 0
     while len(sentence) - start > MAX_SENTENCE_CHARACTERS:
         cut = sentence.rfind(" ", start + 1, start + MAX_SENTENCE_CHARACTERS)

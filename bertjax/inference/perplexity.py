@@ -124,9 +124,11 @@ def _encode_windows(
 ) -> Iterator[Window]:
     """Yields the windows of all documents, and counts documents and bytes in `result`."""
     start = [] if model.end_id is None else [model.end_id]
+    encoder = encoding.SentenceEncoder(model.tokenizer)
     for document in documents:
-        texts = _split_document(model, document)
-        ids = list(itertools.chain.from_iterable(model.tokenizer.encode_batch(texts)))
+        sentences = _split_document(model, encoder, document)
+        texts = [sentence.text for sentence in sentences]
+        ids = list(itertools.chain.from_iterable(encoder.encode(sentences)))
         result.num_documents += 1
         result.num_bytes += sum(len(text.encode()) for text in texts)
         if not start:
@@ -142,14 +144,16 @@ def _first_token(model: LanguageModel, texts: Sequence[str]) -> str:
     return ""
 
 
-def _split_document(model: LanguageModel, document: str) -> list[str]:
+def _split_document(
+    model: LanguageModel, encoder: encoding.SentenceEncoder, document: str
+) -> list[encoding.Sentence]:
     """Splits a document into sentences as `corpus/encoding.py` does, without line breaks.
 
     The document is not changed for an imported model.
     """
     if "imported" in model.config:
-        return [document]
-    return list(encoding.split_document(document, encoding.sentence_separator(model.tokenizer)))
+        return [encoding.Sentence(document)]
+    return list(encoder.split(document))
 
 
 def _score_windows(

@@ -69,8 +69,7 @@ class PretrainingRun(Run):
     Attributes:
       num_train_steps: Optimizer steps of the whole run.
       num_train_tokens: In place of steps: tokens of the whole run, padding included.
-      num_train_epochs: In place of steps: epochs of the corpus, without phases or mixture; the run
-        computes `num_train_steps`.
+      num_train_epochs: In place of steps: epochs of the corpus, without phases or mixture.
       eval_every: Steps between evaluations; 0 evaluates at the end alone.
       eval_examples: Held-out examples of an evaluation; 0 for all.
       checkpoint_every: Steps between checkpoints; 0 saves at the end alone.

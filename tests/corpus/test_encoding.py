@@ -7,6 +7,7 @@ from bertjax.corpus import encoding
 from bertjax.corpus.encoding import DocumentEncoder, encodes_spaces
 from bertjax.corpus.reader import sentence_ids
 from bertjax.tokenizers import tokenizer
+from bertjax.tokenizers.subword import SubwordTokenizer
 
 VOCABULARY = "[PAD] [UNK] [CLS] [SEP] [MASK] one two three . [ ] mask ! ##s"
 IDS = {piece: number for number, piece in enumerate(VOCABULARY.split())}
@@ -94,14 +95,40 @@ def test_ids_of_sentences_equal_those_of_their_line(shared_data, kind):
     assert encodes_spaces(reference) == (kind == "gpt2")
 
 
-def test_no_space_is_encoded_between_sentences_without_one(tmp_path):
-    line = "\u4eca\u65e5\u306f\u3002\u660e\u65e5\u306f\u3002 One\uff01  Two\u3002\u4eca"
-    reference = tokenizer.train([line], kind="bpe", vocab_size=270)
-    reference.save(str(tmp_path / "bpe"))
-    (found,) = sentences_of(DocumentEncoder(str(tmp_path / "bpe"))([f"{line}\n {line} "]))
-    spaced = line.replace("  ", " ")
-    assert reference.decode([token for sentence in found for token in sentence]) == spaced * 2
+LINE = "\u4eca\u65e5\u306f\u3002\u660e\u65e5\u306f\u3002 One\uff01  Two\u3002\u4eca"
+
+
+def metaspace(line):
+    """A `tokenizer.json` that puts a space before each text; one piece has two characters."""
+    pieces = ["<unk>", "\u2581", *dict.fromkeys(line.replace(" ", "")), "\u4eca\u660e"]
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [[piece, -1.0] for piece in pieces]}
+    return SubwordTokenizer({"model": model, "pre_tokenizer": space, "decoder": space})
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "sentencepiece_bpe", "metaspace"])
+def test_no_space_is_encoded_between_sentences_without_one(tmp_path, kind):
+    if kind == "metaspace":
+        reference = metaspace(LINE)
+    else:
+        reference = tokenizer.train([LINE], kind=kind, vocab_size=270 if kind == "bpe" else 26)
+    reference.save(str(tmp_path / "saved"))
+    (found,) = sentences_of(DocumentEncoder(str(tmp_path / "saved"))([f"{LINE}\n {LINE} "]))
+    line = LINE.replace("  ", " ")
+    assert [token for sentence in found for token in sentence] == [
+        token for ids in reference.encode_batch([line, line]) for token in ids
+    ]
     assert len(found) == 10
+
+
+def test_parts_of_a_long_sentence_have_no_space_between_them(tmp_path, monkeypatch):
+    reference = metaspace("\u4eca\u65e5 x")
+    reference.save(str(tmp_path / "saved"))
+    monkeypatch.setattr(encoding, "MAX_SENTENCE_CHARACTERS", 4)
+    text = "\u4eca\u65e5" * 5 + " x"
+    (found,) = sentences_of(DocumentEncoder(str(tmp_path / "saved"))([text]))
+    assert [token for sentence in found for token in sentence] == reference.encode_batch([text])[0]
+    assert len(found) > 2
 
 
 @pytest.mark.parametrize(("vocab_size", "size"), [(1 << 16, 2), ((1 << 16) + 1, 4)])

@@ -32,6 +32,9 @@ class Letters:
     def encode_batch(self, texts):
         return [[ord(letter) for letter in text] for text in texts]
 
+    def ids_to_pieces(self, ids):
+        return [chr(number) for number in ids]
+
     def encode_with_offsets(self, text):
         return [ord(letter) for letter in text], [(n, n + 1) for n in range(len(text))]
 
