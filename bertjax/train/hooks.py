@@ -5,6 +5,7 @@ JAX's compilation cache, are detected, so that their time is counted separately.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import faulthandler
 import math
@@ -19,14 +20,22 @@ import jax
 from bertjax.errors import UserError
 from bertjax.train.checkpoint.manager import Checkpoints
 
-_EVENT = "/jax/core/compile/backend_compile_duration"
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_COMPILED = "/jax/core/compile/backend_compile_duration"
 
 _num_compilations = 0
+
+_before_compilation: contextvars.ContextVar[Callable[[], None]] = contextvars.ContextVar(
+    "_before_compilation"
+)
+"""Called when a program has been lowered, before it is compiled."""
 
 
 def _on_event(event: str, seconds: float, **_) -> None:
     global _num_compilations
-    _num_compilations += event == _EVENT
+    _num_compilations += event == _COMPILED
+    if event == _LOWERED and (call := _before_compilation.get(None)):
+        call()
 
 
 jax.monitoring.register_event_duration_secs_listener(_on_event)
@@ -64,6 +73,7 @@ class Run:
     def __post_init__(self):
         self.step = self.first_step
         self._waited = 0.0
+        self._is_compiling = False
 
     def count_stall(self, newest: Mapping[str, jax.Array]) -> None:
         """Counts the last wait for a batch, unless the step with these metrics is still running.
@@ -99,11 +109,28 @@ class Run:
 
     @contextlib.contextmanager
     def count_compilation(self) -> Iterator[None]:
-        """Adds the time of the block to `compile_seconds` if a program was compiled in it."""
+        """Adds the time of the block to `compile_seconds` if a program was compiled in it.
+
+        For the first step of this process, calls `on_compile_begin` and `on_compile_end` of hooks.
+        """
         before, start = _num_compilations, time.monotonic()
-        yield
+        token = _before_compilation.set(self._begin_compilation)
+        try:
+            yield
+        finally:
+            _before_compilation.reset(token)
         if _num_compilations > before:
             self.compile_seconds += time.monotonic() - start
+        if self._is_compiling:
+            self._is_compiling = False
+            for hook in self.hooks:
+                hook.on_compile_end(time.monotonic() - start)
+
+    def _begin_compilation(self) -> None:
+        if self.step == self.first_step and not self._is_compiling:
+            self._is_compiling = True
+            for hook in self.hooks:
+                hook.on_compile_begin()
 
 
 class Hook:
@@ -116,6 +143,12 @@ class Hook:
 
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         """Called before the first step, with the `state_dict` of the restored step, or {}."""
+
+    def on_compile_begin(self) -> None:
+        """Called before the first step of this process is compiled, unless it already is."""
+
+    def on_compile_end(self, seconds: float) -> None:
+        """Called after `on_compile_begin`, when the step is compiled, with the time it took."""
 
     def on_metrics(self, step: int, values: Values) -> None:
         """Called for every step in order, once its metrics are available."""

@@ -37,9 +37,22 @@ class Display(Hook):
             self._live = _make_progress(run)
             self._live.start()
 
+    def on_compile_begin(self) -> None:
+        self._show("compiling", "the training step")
+
+    def on_compile_end(self, seconds: float) -> None:
+        self._show("compiled", f"in {seconds:,.1f} s")
+
     def on_metrics(self, step: int, values: Values) -> None:
         if self._live is not None:
             self._live.update(self._live.task_ids[0], completed=step)
+
+    def _show(self, label: str, text: str) -> None:
+        """Shows the state of the run before its first report."""
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], figures=f"{label} {text}", refresh=True)
+        elif self._shown:
+            print(f"{label:12}{text}", file=sys.stderr, flush=True)
 
     def on_record(self, step: int, values: Values) -> None:
         if not self._shown:
@@ -79,8 +92,7 @@ def _make_progress(run: Run):
         refresh_per_second=4,
         speed_estimate_period=120,
     )
-    figures = "compiling"
-    live.add_task("", total=run.num_train_steps, completed=run.first_step, figures=figures)
+    live.add_task("", total=run.num_train_steps, completed=run.first_step, figures="")
     return live
 
 

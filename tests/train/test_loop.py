@@ -13,6 +13,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.runtime.interrupt import Interrupt
+from bertjax.train import hooks
 from bertjax.train.checkpoint.trees import fingerprint
 from bertjax.train.hooks import Hook, StopWhenNotFinite
 from bertjax.train.loop import train
@@ -260,6 +261,28 @@ def test_waiting_during_a_step_is_not_an_input_stall(ready, stall_seconds):
     assert keeper.run.stall_seconds == stall_seconds
 
 
+def test_hooks_are_called_around_the_first_compilation():
+    """Not for the program of a later phase, nor if the step is compiled already."""
+
+    class Compilation(Hook):
+        def on_compile_begin(self):
+            found.append(("begin", hooks._num_compilations))
+
+        def on_compile_end(self, seconds):
+            found.append(("end", hooks._num_compilations))
+
+    class TwoPhases(Ones):
+        def __iter__(self):
+            return iter([*Ones(0, 2), (2, jnp.int32(0)), (3, jnp.int32(0))])
+
+    found, states, batches = [], [start(), start()], TwoPhases(0, 4)
+    step = jax.jit(lambda *arguments: count.__wrapped__(*arguments))  # compiled in this test
+    before = hooks._num_compilations
+    for state in states:
+        train(state, batches, step, [Compilation()], num_train_steps=4)
+    assert found == [("begin", before), ("end", before + 1)]
+
+
 def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path, run_here):
     whole, _ = run_here(tmp_path / "whole", "--steps", 23)
     for steps in (10, 15, 23):
@@ -316,8 +339,15 @@ def test_nonfinite_values_are_null(tmp_path, run_here):
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_plain_lines_without_a_terminal(tmp_path, run_here, capfd):
-    run_here(tmp_path, "--steps", 6)
+def test_plain_lines_without_a_terminal(tmp_path, run_here, toy, capfd):
+    toy.train_step.clear_cache()
+    run_here(tmp_path / "first", "--steps", 6)
+    first, *lines = capfd.readouterr().err.splitlines()
+    assert first == "compiling   the training step"
+    assert re.search(r"^compiled    in \d+\.\d s$", lines[0])
+    assert lines[1].startswith("step 3/6  loss ")
+
+    run_here(tmp_path / "second", "--steps", 6)
     out, err = capfd.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -325,6 +355,20 @@ def test_plain_lines_without_a_terminal(tmp_path, run_here, capfd):
     assert " tokens/s  MFU " in lines[0]
     assert re.search(r"  input stall 0\.0%  ETA \d+:\d\d:\d\d$", lines[0])
     assert lines[-1].startswith("step 6/6  held_out/loss ")
+
+
+def test_a_bar_in_a_terminal(tmp_path, run_here, toy, monkeypatch, capfd):
+    toy.train_step.clear_cache()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    run_here(tmp_path, "--steps", 6)
+    out, err = capfd.readouterr()
+    assert out == ""
+    (*_, last), states = err.splitlines(), re.findall("compil[a-z]+ [a-z]+", err)
+    assert list(dict.fromkeys(states)) == ["compiling the", "compiled in"]
+    assert "\n" not in err.rstrip("\n").partition("compiled in")[0]
+    assert "compil" not in last
 
 
 def test_tensorboard_events_can_be_read_back(tmp_path, run_here):
