@@ -133,9 +133,23 @@ def pretrain(
 
 
 def read_complete_summary(job: Job) -> dict[str, Any] | None:
-    """The summary of a run that has done all its steps or spent its budget, else None."""
+    """The summary of a run that has done all its steps or spent its budget, else None.
+
+    Raises:
+      UserError: the run was trained with another corpus, tokenizer or teacher.
+    """
     summary, budget = read_summary(job.workdir), build.run_field(job.config, "budget_seconds")
-    return summary if is_complete(summary, job.config.num_train_steps, budget) else None
+    if summary is None or not is_complete(summary, job.config.num_train_steps, budget):
+        return None
+    for kind, got in job.provenance.items():
+        if kind == "config":  # `lock_workdir` has compared its fields
+            continue
+        if (expected := summary.get(f"{kind}_fingerprint", got)) != got:
+            raise UserError(
+                f"{job.name} was trained with another {kind}: got fingerprint {got[:16]}, expected "
+                f"{expected[:16]}; use the {kind} of the run, or another --workdir"
+            )
+    return summary
 
 
 def train_job(
@@ -160,6 +174,7 @@ def train_job(
                 config.keep_checkpoints, config.keep_best, config.best_metric, config.best_mode
             ),
             provenance=job.provenance,
+            former_provenance=job.former_provenance,
             log=log,
         ),
         checkpoint_intervals=[config.checkpoint_every],

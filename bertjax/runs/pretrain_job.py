@@ -27,7 +27,7 @@ from bertjax.runs import bucket_sync
 from bertjax.runs import examples as runs_examples
 from bertjax.runs import initialization as runs_initialization
 from bertjax.runs import teachers as runs_teachers
-from bertjax.runs.workdir import MUTABLE_FIELDS
+from bertjax.runs.workdir import MUTABLE_FIELDS, without_paths
 from bertjax.train.checkpoint import trees
 from bertjax.train.state import TrainState
 from bertjax.train.trainer import Trainer
@@ -75,12 +75,19 @@ class Job:
     @property
     def provenance(self) -> dict[str, str]:
         """Fingerprints of data, tokenizer, config and teachers, which a checkpoint must match."""
+        paths = without_paths(configs.flatten(self.config))
+        config = configs.replace_fields(self.config, paths)
         return {
             "corpus": self.corpus.fingerprint,
             **({"tokenizer": self.tokenizer.fingerprint} if self.tokenizer else {}),
-            "config": configs.fingerprint(self.config, ignoring=_WITHOUT_EFFECT),
+            "config": configs.fingerprint(config, ignoring=_WITHOUT_EFFECT),
             **runs_teachers.provenance(self.teachers),
         }
+
+    @property
+    def former_provenance(self) -> dict[str, str]:
+        """Fingerprints of older checkpoints, whose config included the paths of the data."""
+        return {"config": configs.fingerprint(self.config, ignoring=_WITHOUT_EFFECT)}
 
     def create_state(self) -> TrainState:
         """The state before the first step."""

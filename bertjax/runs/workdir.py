@@ -6,6 +6,7 @@ contain logs, scripts and notes, which schedulers and users put there before a r
 inputs, no corpus and no tokenizer.
 """
 
+import contextlib
 import errno
 import fcntl
 import fnmatch
@@ -13,6 +14,7 @@ import glob
 import json
 import os
 import pathlib
+import shutil
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +48,9 @@ A folder without any of them may be claimed by another config.
 
 LOCK = ".lock"
 
+_BEFORE_TRAINING = (LOCK, "metrics.jsonl", "tensorboard", "tokenizer", "seed_*")
+"""Files and folders besides `config.json` that a run writes before its first step."""
+
 _MAX_SHOWN_DIFFERENCES = 6
 
 _FLOCK = "@hhqqi4x"
@@ -55,25 +60,24 @@ _FLOCK = "@hhqqi4x"
 class Claim:
     """An exclusive lock on a workdir; released by `release`, by `with`, or when the process ends.
 
-    After a `UserError` inside the `with` before the first step, `config.json` is restored: a folder
-    that has one counts as a run.
+    After a `UserError` inside the `with`, if no step was trained in it, the folder is as before:
+    `config.json` is restored, and new files and folders of the run are removed.
+
+    Args:
+      workdir: The folder; created if absent.
     """
 
+    _descriptor = -1
+
     def __init__(self, workdir: pathlib.Path):
-        self._config = workdir / "config.json"
+        self._folder, self._config = workdir, workdir / "config.json"
+        self._new_folders = [path for path in (workdir, *workdir.parents) if not path.exists()]
+        new_lock = set() if (workdir / LOCK).exists() else {workdir / LOCK}
+        storage.make_folder(workdir)
+        self._descriptor = _lock(workdir)
         self._config_before = self._config.read_bytes() if self._config.exists() else None
-        self._descriptor = os.open(workdir / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            # Unlike flock, these locks are not inherited by worker processes that outlive the run.
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self.release()
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            raise UserError(
-                f"{workdir} is in use by another process: wait for it or stop it, "
-                f"or choose another --workdir"
-            ) from None
+        self._files_before = _written_before_training(workdir) - new_lock
+        self._traces = _traces(workdir)
 
     def release(self) -> None:
         """Releases the lock."""
@@ -85,20 +89,51 @@ class Claim:
         return self
 
     def __exit__(self, kind: type | None, *_) -> None:
-        if kind is not None and issubclass(kind, UserError):
-            self._restore_config()
+        is_refused = kind is not None and issubclass(kind, UserError)
+        if is_refused and _traces(self._folder) == self._traces:
+            self._restore()
         self.release()
 
-    def _restore_config(self) -> None:
-        if _has_trained(self._config.parent):
-            return
+    def _restore(self) -> None:
         if self._config_before is None:
             self._config.unlink(missing_ok=True)
-        else:
+        elif self._config.read_bytes() != self._config_before:
             self._config.write_bytes(self._config_before)
+        for path in _written_before_training(self._folder) - self._files_before:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with contextlib.suppress(OSError):  # another program has written into the folder
+            for folder in self._new_folders:
+                folder.rmdir()
 
     def __del__(self) -> None:
         self.release()
+
+
+def _lock(folder: pathlib.Path) -> int:
+    """Opens and locks the lock file of a folder; returns its descriptor."""
+    path = folder / LOCK
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            # Unlike flock, these locks are not inherited by worker processes that outlive the run.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise UserError(
+                f"{folder} is in use by another process: wait for it or stop it, "
+                f"or choose another --workdir"
+            ) from None
+        # A refused start may have removed the file between opening and locking it.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)
+
+
+def _written_before_training(folder: pathlib.Path) -> set[pathlib.Path]:
+    return {path for pattern in _BEFORE_TRAINING for path in folder.glob(pattern)}
 
 
 def claim(
@@ -131,15 +166,28 @@ def claim(
     folder = pathlib.Path(workdir)
     if not (folder / LOCK).exists() and not _has_trained(folder):
         refuse_foreign_files(folder, config)
-    storage.make_folder(folder)
     held = Claim(folder)
     try:
         _compare(folder, config, mutable)
         write_json(folder / "config.json", config)
-    except BaseException:
-        held.release()
+    except BaseException as error:
+        held.__exit__(type(error))
         raise
     return held
+
+
+def without_paths(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The config fields with paths of corpora and of the tokenizer, without the paths.
+
+    These paths are not part of a run's identity: checkpoints and `summary.json` have fingerprints
+    of the contents. Paths of raw text are, because its content is known only once it is prepared.
+
+    Args:
+      fields: All fields of a config, by dotted name.
+    """
+    mixture = tuple((name, *weights) for name, _, *weights in fields.get("data.mixture", ()))
+    values = {"data.corpus": "", "data.mixture": mixture, "tokenizer.path": ""}
+    return {name: value for name, value in values.items() if name in fields}
 
 
 def in_use(workdir: str | os.PathLike) -> bool:
@@ -197,10 +245,12 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], mutable: Sequence[
         return
     stored = catalog.rename_fields(read_json(path))
     old, new = _fields(stored), _fields(json.loads(json.dumps(config)))
+    before, after = old | without_paths(old), new | without_paths(new)
     differing = [
         name
         for name in dict.fromkeys([*old, *new])
-        if old.get(name, ...) != new.get(name, ...) and not _may_change(name, old, new, mutable)
+        if before.get(name, ...) != after.get(name, ...)
+        and not _may_change(name, before, after, mutable)
     ]
     if differing:
         shown = [
@@ -215,9 +265,15 @@ def _compare(folder: pathlib.Path, config: Mapping[str, Any], mutable: Sequence[
         )
 
 
-def _has_trained(folder: pathlib.Path) -> bool:
+def _traces(folder: pathlib.Path) -> dict[pathlib.Path, int]:
+    """The folders and files that match `_TRACES`, except for empty files, and their sizes."""
     found = (path for pattern in _TRACES for path in folder.glob(pattern))
-    return any(path.is_dir() or path.stat().st_size for path in found)
+    sizes = {path: -1 if path.is_dir() else path.stat().st_size for path in found}
+    return {path: size for path, size in sizes.items() if size}
+
+
+def _has_trained(folder: pathlib.Path) -> bool:
+    return bool(_traces(folder))
 
 
 def _may_change(name: str, old: dict, new: dict, mutable: Sequence[str]) -> bool:

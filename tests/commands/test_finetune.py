@@ -142,6 +142,9 @@ def test_scores_improve_and_are_printed(two_seeds):
     assert rows[2][1:] == [f"{median:.4f}", f"{median:.4f}"]
     assert "new: glue/classifier/dense/bias, glue/classifier/dense/kernel" in output.stderr
     assert "\x1b" not in output.stderr + output.stdout
+    # The second seed uses the program of the first one.
+    assert output.stderr.count("compiling   the training step\ncompiled    in ") == 1
+    assert output.stderr.count("\ncompil") == 2
 
 
 def test_the_initial_checkpoint_is_logged(two_seeds, pretrained):
@@ -210,10 +213,11 @@ def test_predict_refuses_invalid_lines_and_runs_in_one_line(
     assert (output.out, output.err.count("\n")) == ("", 1)
 
 
-def test_a_finished_run_is_not_repeated(two_seeds, data, pretrained, capsys):
+def test_a_finished_run_is_not_repeated(two_seeds, data, pretrained, tmp_path, capsys):
     workdir, output = two_seeds
     before = (workdir / "results.json").read_text()
-    finetune.main([*arguments(data, pretrained, workdir), "--seeds", "2"])
+    (tmp_path / "moved").symlink_to(data)
+    finetune.main([*arguments(tmp_path / "moved", pretrained, workdir), "--seeds", "2"])
     captured = capsys.readouterr()
     assert captured.out == output.stdout
     assert captured.err.splitlines()[-1] == output.stderr.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import re
 import shlex
@@ -145,6 +146,33 @@ def test_a_second_start_reports_a_complete_run(uninterrupted, corpus, run_bertja
     assert "--config.num_train_steps=120" in again.stdout
 
 
+def test_a_moved_corpus_changes_nothing_and_another_one_is_refused(
+    uninterrupted, corpus, tmp_path, root, run_bertjax
+):
+    workdir = shutil.copytree(uninterrupted, tmp_path / "run")
+    shutil.rmtree(workdir / "checkpoints" / str(STEPS))
+    (workdir / "summary.json").unlink()
+    before = (workdir / "config.json").read_bytes()
+    other = shutil.copytree(corpus, tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps(manifest | {"fingerprint": "e" * 64}))
+    refused = run_bertjax(*words(other, workdir))
+    assert refused.returncode == 2
+    assert "56 was written with another corpus: got fingerprint" in refused.stderr
+    assert (workdir / "config.json").read_bytes() == before
+
+    moved = os.path.relpath(shutil.copytree(corpus, tmp_path / "moved"), root)
+    done = run_bertjax(*words(f"{moved}/", workdir, **{"tokenizer.path": f"{moved}/tokenizer"}))
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step 56" in done.stderr
+    assert fingerprints(run_bertjax, workdir) == fingerprints(run_bertjax, uninterrupted)
+    assert losses(workdir) == losses(uninterrupted)
+    refused = run_bertjax(*words(other, workdir))
+    assert refused.returncode == 2
+    assert "was trained with another corpus: got fingerprint eeeeeeeeeeeeeeee" in refused.stderr
+    assert json.loads((workdir / "config.json").read_text())["data"]["corpus"] == f"{moved}/"
+
+
 @pytest.mark.slow
 def test_kills_at_random_moments_change_nothing(
     uninterrupted, corpus, tmp_path, start_bertjax, run_bertjax
@@ -246,6 +274,7 @@ def test_user_errors_are_one_line(changes, printed, corpus, tmp_path, run_bertja
     assert printed in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,16 @@ def test_without_weights_shares_are_those_of_the_tokens_raised_by_the_temperatur
     assert job.corpus.token_counts.sum() == sum(sizes)
 
 
+def test_the_identity_of_a_run_is_its_weights_and_no_paths(make, corpora, tmp_path):
+    (tmp_path / "moved").symlink_to(corpora / "b")
+    entries = [(("A", "a", 0.75), ("B", path, 0.25)) for path in ("b", tmp_path / "moved")]
+    here, moved = map(make, entries)
+    assert moved.provenance == here.provenance
+    assert moved.former_provenance != here.former_provenance
+    other = make((("A", "a", 0.5), ("B", "b", 0.5)))
+    assert {k for k, v in here.provenance.items() if other.provenance[k] != v} == {"config"}
+
+
 def test_each_corpus_with_held_out_text_is_measured(make):
     job = make((("B", "b", 0.5), ("C", "c", 0.5)), model__precision="float32")
     state = job.create_state()

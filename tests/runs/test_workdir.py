@@ -1,6 +1,7 @@
 """Workdirs: claiming, config changes, locks, foreign files."""
 
 import contextlib
+import fcntl
 import json
 import subprocess
 import sys
@@ -80,6 +81,22 @@ def test_microbatches_of_a_phase_may_change(tmp_path):
         claim(tmp_path, changed(data={"phases": [[60, 128, 16, 2], [50, 512, 4, 4]]}))
 
 
+def test_corpora_and_tokenizer_may_move_but_not_change_their_shares(tmp_path):
+    def fields(folder, share=0.6, **more):
+        entries = [["a", f"{folder}/a", share], ["b", f"{folder}/b", [0.4, 0.5]]]
+        data = {"corpus": f"{folder}/a", "mixture": entries, **more}
+        return {"data": data, "tokenizer": {"path": f"{folder}/vocab"}}
+
+    train(tmp_path, changed(**fields("old")))
+    claim(tmp_path, changed(**fields("new"))).release()
+    assert json.loads((tmp_path / "config.json").read_text()) == changed(**fields("new"))
+    message = r'\(data.mixture: \[\["a", "new/a", 0.6\],.* got \[\["a", "other/a", 0.5\],[^:]*\):'
+    with pytest.raises(UserError, match=message):
+        claim(tmp_path, changed(**fields("other", share=0.5)))
+    with pytest.raises(UserError, match=r"\(data.input: absent in the folder, got \["):
+        claim(tmp_path, changed(**fields("new", input=["text"])))
+
+
 def test_new_fields_that_are_off_are_no_difference(tmp_path):
     train(tmp_path, CONFIG)
     newer = changed(model=CONFIG["model"] | {"sandwich": False}, restarts=[], slack=0.0, path="")
@@ -122,6 +139,52 @@ def test_a_refused_start_leaves_no_config_behind(tmp_path):
             raise UserError("no such teacher")
         path = tmp_path / "config.json"
         assert (json.loads(path.read_text()) if path.exists() else None) == (before and changed())
+
+
+def refuse(folder, *names):
+    """Write what a run writes before its first step, and other files; then raise."""
+    for name in ("tokenizer", "tensorboard", "seed_0"):
+        (folder / name).mkdir()
+    (folder / "metrics.jsonl").open("a").close()
+    for name in ("tokenizer/vocab.txt", *names):
+        (folder / name).write_text("[PAD]")
+    raise UserError("no such tracker")
+
+
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_a_refused_start_leaves_the_folder_as_it_was(tmp_path, has_trained):
+    folder = tmp_path / "runs" / "new"
+    if has_trained:
+        train(folder, CONFIG)
+        (folder / ".lock").unlink()
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    with pytest.raises(UserError, match="no such tracker"), claim(folder, changed(log_every=1)):
+        refuse(folder)
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before
+    if has_trained:
+        with pytest.raises(UserError, match="another config"):
+            claim(folder, changed(seed=1))
+        assert set(tmp_path.rglob("*")) == before.keys()
+
+
+def test_a_refused_start_removes_no_other_file(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(UserError, match="no such tracker"), claim(folder, CONFIG):
+        refuse(folder, "job.log")
+    assert list(tmp_path.rglob("*")) == [folder, folder / "job.log"]
+
+
+def test_a_lock_file_that_a_refused_start_removes_is_not_used(tmp_path, monkeypatch):
+    lockf = fcntl.lockf
+
+    def remove_first(*arguments):
+        monkeypatch.undo()
+        (tmp_path / ".lock").unlink()
+        lockf(*arguments)
+
+    monkeypatch.setattr(fcntl, "lockf", remove_first)
+    with claim(tmp_path, CONFIG):
+        assert (tmp_path / ".lock").exists()
 
 
 @pytest.mark.parametrize("trace", [None, "metrics.jsonl", "tensorboard/events", "seed_0/"])

@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -60,6 +61,8 @@ class Checkpoints:
       keep: Which checkpoints to keep.
       provenance: Fingerprints of the "corpus", "tokenizer" and "config" of the run. A checkpoint
         with others is refused.
+      former_provenance: Fingerprints that earlier versions recorded for the same run, by kind; a
+        checkpoint with one of these is accepted too.
       log: Called with one line for every damaged checkpoint that is skipped.
     """
 
@@ -69,6 +72,7 @@ class Checkpoints:
         *,
         keep: Retention | None = None,
         provenance: Mapping[str, str] | None = None,
+        former_provenance: Mapping[str, str] = MappingProxyType({}),
         log: Callable[[str], None] = _to_stderr,
     ):
         self.directory = storage.absolute(storage.to_path(workdir)) / "checkpoints"
@@ -79,6 +83,7 @@ class Checkpoints:
             )
         self._keep = keep or Retention()
         self._provenance = dict(provenance or {})
+        self._former_provenance = dict(former_provenance)
         self._log = log
         self._is_main = jax.process_index() == 0
         self._orbax = None
@@ -273,7 +278,7 @@ class Checkpoints:
     def _check_provenance(self, folder: pathlib.Path, record: Record) -> None:
         for kind, expected in self._provenance.items():
             found = record.provenance.get(kind)
-            if found != expected:
+            if found not in (expected, self._former_provenance.get(kind, expected)):
                 raise UserError(
                     f"{folder} was written with another {kind}: got fingerprint "
                     f"{(found or 'absent')[:16]}, expected {expected[:16]} of this run; use the "

@@ -225,6 +225,15 @@ def test_another_corpus_is_refused(tmp_path, resume):
     assert "expected eeeeeeeeeeeeeeee of this run" in str(error.value)
 
 
+def test_the_fingerprint_of_an_earlier_version_is_accepted(tmp_path, resume):
+    save(tmp_path, [1])
+    changed = PROVENANCE | {"tokenizer": "e" * 64}
+    assert resume(provenance=changed, former_provenance=PROVENANCE)[1].step == 1
+    for former in ({}, {"tokenizer": "f" * 64}):
+        with pytest.raises(UserError, match="another tokenizer"):
+            resume(provenance=changed, former_provenance=former)
+
+
 def test_other_shapes_are_refused_with_a_table(tmp_path, resume):
     save(tmp_path, [1])
     target = dict(TARGET)
