@@ -356,15 +356,15 @@ def varied_documents():
 
 @pytest.fixture
 def stop_after():
-    """Makes an `Interrupt` that stops a run after a number of steps: `stop_after(3)`."""
+    """Makes an `Interrupt` that stops a run: `stop_after(3)` steps and evaluation batches."""
     from bertjax.runtime.interrupt import Interrupt
 
     class StopAfter(Interrupt):
-        """Stops like a signal after a number of steps."""
+        """Stops like a signal after a number of steps and evaluation batches."""
 
-        def __init__(self, steps: int):
+        def __init__(self, calls: int):
             super().__init__()
-            self._left = steps
+            self._left = calls
 
         def should_stop(self) -> bool:
             self._left -= 1

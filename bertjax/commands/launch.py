@@ -25,7 +25,7 @@ The processes join through jax.distributed on a free port of this machine.
 --devices sets the number of CPU devices of each process; without it each has
 the devices that JAX finds. Output lines of all processes but the first start
 with the process number. Ctrl-C and SIGTERM are forwarded: all finish the same
-step, save and end. If a process fails, the others are stopped and its number is
+step or evaluation batch, save and end. If a process fails, the others are stopped and its number is
 printed; the same command resumes from the last checkpoint, with any number of
 processes.
 """

@@ -27,9 +27,9 @@ those of the config; its encoder and the heads of the config's objectives are th
 parameters. --config.model.FIELD=VALUE changes the number of positions or of layers,
 --config.tokenizer.path=DIR the vocabulary.
 
---config.SECTION.FIELD=VALUE overrides any field of the config. Ctrl-C or SIGTERM finishes the step
-and saves a checkpoint; the same command resumes the run, on any number of devices. A larger
---config.num_train_steps extends a finished run.
+--config.SECTION.FIELD=VALUE overrides any field of the config. Ctrl-C or SIGTERM finishes the step,
+or the batch of an evaluation, and saves a checkpoint; the same command resumes the run, on any
+number of devices. A larger --config.num_train_steps extends a finished run.
 
 In the workdir: config.json, metrics.jsonl, checkpoints/STEP, tokenizer/ and, at the end,
 summary.json; with --config.tensorboard=True also event files for TensorBoard, in tensorboard/.

@@ -120,7 +120,7 @@ def train_seed(
     rows = local_rows(train_split.batch_size, job.mesh)
     evaluation = epochs.EvaluateEpochs(
         train_split.batches_per_epoch,
-        functools.partial(job.evaluate, seed),
+        functools.partial(job.evaluate, seed, interrupt),
         _early_stopping(config, seed, log),
     )
     provenance = {

@@ -26,6 +26,7 @@ from bertjax.pretrained import tokenizer_folder
 from bertjax.pretrainer import Pretrainer
 from bertjax.runs import examples, results
 from bertjax.runs import teachers as runs_teachers
+from bertjax.runtime.interrupt import Interrupt
 from bertjax.tasks.dataset import EncodingSpec
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
 from bertjax.train import epochs
@@ -109,28 +110,42 @@ class Job:
         """The folder of one seed."""
         return self.workdir / f"seed_{seed}"
 
-    def predictions(self, state: TrainState, split: str) -> np.ndarray:
-        """Predictions for every sequence of a split."""
+    def predictions(self, state: TrainState, interrupt: Interrupt, split: str) -> np.ndarray:
+        """Predictions for every sequence of a split.
+
+        Raises:
+          EvaluationStoppedError: they were interrupted.
+        """
         batches = self.dataset.batches[split]
-        numbered = batches.evaluation_batches(local_rows(batches.batch_size, self.mesh))
+        rows = local_rows(batches.batch_size, self.mesh)
+        numbered = interrupt.stoppable(batches.evaluation_batches(rows))
         step, size = self.predict_step(split), batches.num_examples
         return train_evaluate.predict(step, state.evaluation_params, numbered, size, self.mesh)
 
     def evaluate(
-        self, seed: int, state: TrainState, epoch: int, before: list[epochs.Epoch]
+        self,
+        seed: int,
+        interrupt: Interrupt,
+        state: TrainState,
+        epoch: int,
+        before: list[epochs.Epoch],
     ) -> dict[str, float]:
         """Dev scores after an epoch; one that may be chosen also writes predictions of all splits.
 
         Args:
           seed: Seed of the run.
+          interrupt: Stops the evaluation after a batch.
           state: State after the epoch.
           epoch: Number of the epoch, from 1.
           before: Scores of the epochs before it.
+
+        Raises:
+          EvaluationStoppedError: it was interrupted; no predictions are written.
         """
         return results.score_epoch(
             self.dataset,
             self.config,
-            functools.partial(self.predictions, state),
+            functools.partial(self.predictions, state, interrupt),
             epoch=epoch,
             before=before,
             folder=self.folder(seed),

@@ -13,6 +13,7 @@ from bertjax.data.format import ExampleSource
 from bertjax.data.pipeline import evaluation_batches
 from bertjax.interfaces import Params
 from bertjax.pretrainer import SummaryMetric
+from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.evaluate import HELD_OUT, evaluate
 from bertjax.train.sharding import local_rows
 from bertjax.train.trainer import Trainer
@@ -23,7 +24,13 @@ _LARGEST_EXPONENT = 700
 
 
 def measure(
-    trainer: Trainer, params: Params, examples: ExampleSource, *, batch_size: int, limit: int = 0
+    trainer: Trainer,
+    params: Params,
+    examples: ExampleSource,
+    *,
+    batch_size: int,
+    interrupt: Interrupt,
+    limit: int = 0,
 ) -> dict[str, float]:
     """Held-out losses and metrics, named `HELD_OUT` + OBJECTIVE/METRIC, with fixed masks.
 
@@ -34,12 +41,17 @@ def measure(
       params: The parameters to evaluate.
       examples: Held-out examples.
       batch_size: Examples per batch.
+      interrupt: Stops the evaluation after a batch.
       limit: Maximum number of examples, rounded up to whole batches; 0 for all.
+
+    Raises:
+      EvaluationStoppedError: it was interrupted.
     """
     rows = local_rows(batch_size, trainer.mesh)
     with evaluation_batches(examples, batch_size=batch_size, rows=rows) as numbered:
         count = -(-limit // batch_size) if limit else None
         batches = (batch for _, batch in itertools.islice(numbered, count))
+        batches = interrupt.stoppable(batches)
         means = evaluate(trainer.eval_step, params, batches, trainer.mesh)
     for name in trainer.pretrainer.token_losses():
         means[f"{name}/perplexity"] = math.exp(min(means[f"{name}/loss"], _LARGEST_EXPONENT))

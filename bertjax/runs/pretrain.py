@@ -163,7 +163,7 @@ def train_job(
     config = job.config
     if jax.process_index() == 0 and job.tokenizer is not None:
         _save_tokenizer(job)
-    evaluation = Evaluate(config.eval_every, functools.partial(_evaluate, job))
+    evaluation = Evaluate(config.eval_every, functools.partial(_evaluate, job, interrupt))
     fitted = session.fit(
         config,
         job.trainer,
@@ -188,9 +188,8 @@ def train_job(
     )
     if interrupt.stopped:
         return None, fitted.first_step
-    means = evaluation.newest or _evaluate(job, fitted.state)
     costs = {**fitted.costs, "guesses": predict(job, fitted.state.evaluation_params)}
-    return _summarise(job, fitted.state, costs, means), fitted.first_step
+    return _summarise(job, fitted.state, costs, evaluation.newest), fitted.first_step
 
 
 def _save_tokenizer(job: Job) -> None:
@@ -215,7 +214,7 @@ def _batches(job: Job, start_step: int):
     return phased_batches(phases, start_step=start_step)
 
 
-def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
+def _evaluate(job: Job, interrupt: Interrupt, state: TrainState) -> dict[str, float]:
     if job.held_out is None:
         return {}
     last, limit = job.phases[-1], job.config.eval_examples
@@ -226,6 +225,7 @@ def _evaluate(job: Job, state: TrainState) -> dict[str, float]:
             state.evaluation_params,
             job.examples(split, last),
             batch_size=last.batch_size,
+            interrupt=interrupt,
             limit=limit,
         )
 

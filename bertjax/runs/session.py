@@ -125,7 +125,7 @@ def fit(
       batches: (steps done) -> host batches from there on.
       example_batch: Any host batch, from which FLOPs are counted.
       evaluation: Measures the model; its metrics are written and kept with checkpoints.
-      interrupt: Stops training after a step.
+      interrupt: Stops training after a step or an evaluation batch.
       log: Logs one line.
       budget_seconds: Seconds of training after which it ends; 0 for no budget.
     """

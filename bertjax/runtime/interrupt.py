@@ -1,10 +1,11 @@
-"""Stop a run after the current step on Ctrl-C or SIGTERM, at the same step on every host."""
+"""Stop a run on Ctrl-C or SIGTERM, after the same step or evaluation batch on every host."""
 
 import collections
 import signal
 import threading
+from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -14,9 +15,17 @@ from bertjax.runtime import signals
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STEPS_TO_AGREE = 2
 
+Item = TypeVar("Item")
+
+
+class EvaluationStoppedError(Exception):
+    """An evaluation was stopped before its end; it has no results."""
+
 
 class Interrupt:
-    """A context manager that turns Ctrl-C and SIGTERM into a request to stop after this step.
+    """A context manager that turns Ctrl-C and SIGTERM into a request to stop.
+
+    Training stops after the step, evaluations after the batch that is running.
 
     A second Ctrl-C ends the process at once. On exit the previous signal handlers are restored.
 
@@ -55,10 +64,11 @@ class Interrupt:
         self._before = {}
 
     def should_stop(self) -> bool:
-        """Whether to stop now; call this once after every step, on every host.
+        """Whether to stop now; call this once per step or evaluation batch, on every host.
 
         With several hosts, the flags of all hosts are summed over all devices. The sum is queued
-        after the step and read two steps later: no host waits, and all stop at the same step.
+        after the step and read two calls later: no host waits. As all hosts have the same steps and
+        evaluation batches, all stop at the same one.
         """
         self._has_stepped = True
         if jax.process_count() == 1:
@@ -68,6 +78,17 @@ class Interrupt:
         if len(self._pending_sums) > _STEPS_TO_AGREE:
             self.stopped = bool(np.asarray(self._pending_sums.popleft()))
         return self.stopped
+
+    def stoppable(self, batches: Iterable[Item]) -> Iterator[Item]:
+        """Yields the batches of an evaluation, of which every host must have the same number.
+
+        Raises:
+          EvaluationStoppedError: a stop was requested before the last batch.
+        """
+        for batch in batches:
+            if self.should_stop():
+                raise EvaluationStoppedError
+            yield batch
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         """Runs in the main thread, between two bytecodes: maybe long after `_on_signal_bytes`."""

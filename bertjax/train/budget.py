@@ -54,6 +54,9 @@ class Budget(Hook):
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
         self._before, self._start = restored.get("seconds", 0.0), time.monotonic()
+        if self._seconds and self._before >= self._seconds:
+            # It was stopped in its last evaluation, or killed before its summary was written.
+            run.num_train_steps = min(run.num_train_steps, run.first_step)
 
     def stamp(self, batch: Batch) -> Batch:
         """Adds the position in the schedule to a batch on the devices."""

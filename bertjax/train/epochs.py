@@ -29,6 +29,9 @@ RELATIONS = (
 class EvaluateEpochs(Hook):
     """Evaluates at the end of each epoch and keeps the metrics.
 
+    Not when the run is interrupted: the machine may be shut down soon. A resumed run evaluates the
+    state of its checkpoint if that has no results of the epoch.
+
     Args:
       steps_per_epoch: Number of steps of an epoch.
       evaluate: (state, number of the epoch from 1, previous epochs) -> metrics by name.
@@ -55,7 +58,7 @@ class EvaluateEpochs(Hook):
         self.epochs = [dict(epoch) for epoch in restored.get("epochs", ())]
 
     def due(self, step: int, ending: str | None) -> bool:
-        return step % self._steps_per_epoch == 0
+        return ending != "interrupted" and step % self._steps_per_epoch == 0
 
     def on_step(self, step: int, state: Any) -> None:
         epoch = step // self._steps_per_epoch
@@ -63,6 +66,9 @@ class EvaluateEpochs(Hook):
         self.epochs.append({"epoch": epoch, "step": step, **values})
         self._run.record(step, values)
         self._stop_early(step)
+
+    def is_missing(self, step: int, ending: str | None) -> bool:
+        return len(self.epochs) < step // self._steps_per_epoch and self.due(step, ending)
 
     def _stop_early(self, step: int) -> None:
         """Makes this step the last one; a run that is resumed after it trains no further."""

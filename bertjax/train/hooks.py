@@ -103,9 +103,11 @@ class Run:
     def timed(self, hook: "Hook") -> Iterator[None]:
         """Adds the time of the block to that of a hook."""
         start = time.monotonic()
-        yield
-        before = self.seconds_by_hook.get(hook.name, 0.0)
-        self.seconds_by_hook[hook.name] = before + time.monotonic() - start
+        try:
+            yield
+        finally:
+            before = self.seconds_by_hook.get(hook.name, 0.0)
+            self.seconds_by_hook[hook.name] = before + time.monotonic() - start
 
     @contextlib.contextmanager
     def count_compilation(self) -> Iterator[None]:
@@ -164,7 +166,18 @@ class Hook:
         return False
 
     def on_step(self, step: int, state: Any) -> None:
-        """Called where `due`, after `on_metrics` of all steps up to this one."""
+        """Called where `due`, after `on_metrics` of all steps up to this one.
+
+        Raises:
+          EvaluationStoppedError: a signal stopped it; the run ends after this step.
+        """
+
+    def is_missing(self, step: int, ending: str | None) -> bool:
+        """Whether results of the step that a run resumes from are missing in its checkpoint.
+
+        Then the step's `on_step` of all hooks that are due is called before training resumes.
+        """
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         """JSON values for the checkpoint, which `on_train_begin` receives after a restart."""
@@ -177,28 +190,42 @@ class Hook:
 class Evaluate(Hook):
     """Evaluates the state every `every` steps and at the end of the run.
 
+    Not when the run is interrupted: the machine may be shut down soon. A resumed run evaluates the
+    state of its checkpoint if that has no results.
+
     Args:
       every: Steps between evaluations; 0 for the end alone.
       evaluate: state -> metrics by name; empty metrics are not recorded.
 
     Attributes:
-      newest: The last metrics; empty before the first.
+      newest: The last metrics, also of an earlier process; empty before the first.
     """
 
     def __init__(self, every: int, evaluate: Callable[[Any], Values]):
         self._every, self._evaluate = every, evaluate
+        self._newest_step = 0
         self.newest: Values = {}
 
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         self._run = run
+        self._newest_step, self.newest = restored.get("step", 0), restored.get("metrics", {})
 
     def due(self, step: int, ending: str | None) -> bool:
-        return ending == "complete" or bool(self._every and step % self._every == 0)
+        if ending is not None:
+            return ending == "complete"
+        return bool(self._every and step % self._every == 0)
 
     def on_step(self, step: int, state: Any) -> None:
         self.newest = dict(self._evaluate(state))
+        self._newest_step = step
         if self.newest:
             self._run.record(step, self.newest)
+
+    def is_missing(self, step: int, ending: str | None) -> bool:
+        return step != self._newest_step and self.due(step, ending)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._newest_step, "metrics": self.newest}
 
 
 class SaveCheckpoints(Hook):

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.interfaces import Batch, extent
-from bertjax.runtime.interrupt import Interrupt
+from bertjax.runtime.interrupt import EvaluationStoppedError, Interrupt
 from bertjax.train.hooks import Hook, Run
 from bertjax.train.report import Work
 from bertjax.train.sharding import to_global
@@ -46,6 +46,9 @@ def train(
 ) -> Any:
     """Trains until `num_train_steps` steps are done, or until it is interrupted.
 
+    An evaluation that is interrupted has no results: the checkpoint of its step is saved without
+    them, and a run that resumes from it repeats the evaluation before its first step.
+
     Args:
       state: Anything with a `step`, the number of steps done. It is donated: `train_step` may
         reuse its memory.
@@ -54,7 +57,7 @@ def train(
       hooks: Called in this order: those that evaluate must precede the one that saves.
       num_train_steps: The step to end at, counted from the first step of the run, unless a hook
         lowers `Run.num_train_steps`.
-      interrupt: Requests the loop to stop after a step.
+      interrupt: Requests the loop to stop after a step, or an evaluation after a batch.
       restored: State dicts of hooks in the checkpoint that the state was restored from.
 
     Returns:
@@ -67,6 +70,10 @@ def train(
         for hook in run.hooks:
             open_hooks.callback(hook.close)
             hook.on_train_begin(run, state, (restored or {}).get(hook.name, {}))
+        ending = "complete" if run.step >= run.num_train_steps else None
+        is_missing = any(hook.is_missing(run.step, ending) for hook in run.hooks)
+        if is_missing and _end_step(run, state, in_flight, ending):
+            return state
         for before, batch in batches if run.step < run.num_train_steps else ():
             run.count_stall(in_flight[-1][1] if in_flight else {})
             if before != run.step:
@@ -76,17 +83,7 @@ def train(
             run.step = before + 1
             in_flight.append((run.step, metrics))
             ending = _reason_to_end(run.step, run.num_train_steps, interrupt)
-            due = [hook.due(run.step, ending) for hook in run.hooks]
-            # The first metrics start the clock of `Report`; a step done before that has no time.
-            is_awaited = any(due) or ending or before == run.first_step
-            _pass_metrics(run, in_flight, leave=0 if is_awaited else STEPS_IN_FLIGHT)
-            for hook, is_due in zip(run.hooks, due, strict=True):
-                # A hook may make this step the last one; later hooks must see that.
-                was_ended = not ending and run.step >= run.num_train_steps
-                if is_due or (was_ended and hook.due(run.step, "complete")):
-                    with run.timed(hook):
-                        hook.on_step(run.step, state)
-            if ending or run.step >= run.num_train_steps:
+            if _end_step(run, state, in_flight, ending):
                 return state
         if run.step < run.num_train_steps:
             raise ValueError(f"batches ended after step {run.step} of {run.num_train_steps}")
@@ -98,6 +95,35 @@ def _reason_to_end(step: int, num_train_steps: int, interrupt: Interrupt) -> str
     if step >= num_train_steps:
         return "complete"
     return "interrupted" if interrupt.should_stop() else None
+
+
+def _end_step(run: Run, state: Any, in_flight: collections.deque, ending: str | None) -> str | None:
+    """Calls the hooks after a step; returns `ending`, which they may have changed.
+
+    Args:
+      run: The loop.
+      state: The state after the step.
+      in_flight: Metrics that hooks have not received.
+      ending: The reason why this step is the last one, or None.
+    """
+    due = [hook.due(run.step, ending) for hook in run.hooks]
+    # The first metrics start the clock of `Report`; a step done before that has no time.
+    is_awaited = any(due) or ending or run.step == run.first_step + 1
+    _pass_metrics(run, in_flight, leave=0 if is_awaited else STEPS_IN_FLIGHT)
+    expected = ending
+    for hook, is_due in zip(run.hooks, due, strict=True):
+        # An earlier hook may have made this step the last one.
+        if ending != expected:
+            is_due = hook.due(run.step, ending)
+        if is_due:
+            try:
+                with run.timed(hook):
+                    hook.on_step(run.step, state)
+            except EvaluationStoppedError:
+                ending = "interrupted"
+        if ending is None and run.step >= run.num_train_steps:
+            ending = "complete"
+    return ending
 
 
 def _pass_metrics(run: Run, in_flight: collections.deque, *, leave: int) -> None:

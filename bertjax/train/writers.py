@@ -126,13 +126,15 @@ class MetricsFile(Hook):
     """Appends every record to `metrics.jsonl`.
 
     A killed run may have written records of steps after its last checkpoint, or an incomplete line:
-    both are removed when it resumes, so that every step has one record. Values that are not finite
-    are null.
+    both are removed when it resumes, so that every step has one record, and so are records of the
+    checkpoint's step that it does not count: of an evaluation that is repeated. Values that are not
+    finite are null.
     """
 
     def __init__(self, workdir: str | os.PathLike):
         self.path = pathlib.Path(workdir) / "metrics.jsonl"
         self._file = None
+        self._num_lines = 0
 
     def on_train_begin(self, run: Run, state: Any, restored: Mapping[str, Any]) -> None:
         if jax.process_index() != 0:
@@ -140,6 +142,9 @@ class MetricsFile(Hook):
         if self.path.exists():
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines(True)
             retained = [line for line in lines if _is_up_to(line, run.first_step)]
+            # Checkpoints of earlier versions have no number of lines.
+            retained = retained[: restored.get("lines")]
+            self._num_lines = len(retained)
             if retained != lines:
                 write_text(self.path, "".join(retained))
         self._file = self.path.open("a", encoding="utf-8")
@@ -151,6 +156,7 @@ class MetricsFile(Hook):
         try:
             self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
             self._file.flush()
+            self._num_lines += 1
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -168,6 +174,9 @@ class MetricsFile(Hook):
                 # The failed write has been reported already.
                 if not is_disk_full(error):
                     raise
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lines": self._num_lines} if self._file is not None else {}
 
 
 class TensorBoard(Hook):

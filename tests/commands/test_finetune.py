@@ -24,6 +24,7 @@ from bertjax.runs import finetune_job
 from bertjax.runs import results as runs_results
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tokenizers import tokenizer as tokenizers
+from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import origin, restore
 from bertjax.train.checkpoint.manager import Checkpoints
 from bertjax.train.checkpoint.trees import fingerprint
@@ -241,15 +242,20 @@ def test_seeds_differ_from_the_first_step(two_seeds):
 
 @pytest.mark.slow
 def test_interrupted_seeds_equal_uninterrupted_ones(data, pretrained, tmp_path, stop_after):
-    """Stops within an epoch, at its end, and one step before the last."""
+    """Stops within an epoch, at its end, in predictions of dev and test, at the last but one step.
+
+    And in the last evaluation.
+    """
     changes = {"num_train_epochs": 3, "choose_epoch": "best", "keep_checkpoints": "true"}
     whole = job_of(data, pretrained, tmp_path / "whole", **changes)
     expected = runs_finetune.train_seed(whole, 3, Interrupt())
     assert [epoch["step"] for epoch in expected["epochs"]] == [4, 8, 12]
     parts = job_of(data, pretrained, tmp_path / "parts", **changes)
-    for steps in (2, 2, 7):
-        assert runs_finetune.train_seed(parts, 3, stop_after(steps)) is None
+    # Epoch 1 has two batches of dev and one of test, epoch 2, which is not better, two of dev.
+    for calls, step in ((2, 2), (2, 4), (2, 4), (3, 4), (3 + 4 + 2 + 3, 11), (2, 12)):
+        assert runs_finetune.train_seed(parts, 3, stop_after(calls)) is None
         assert runs_results.read(parts.folder(3)) is None
+        assert checkpoint_folder.steps(parts.folder(3) / "checkpoints")[-1] == step
     assert runs_finetune.train_seed(parts, 3, Interrupt()) == expected
     for path in (tmp_path / "whole").rglob("*.tsv"):
         twin = tmp_path / "parts" / path.relative_to(tmp_path / "whole")

@@ -1,5 +1,6 @@
 """Baselines of held-out metrics: unigram frequencies, by hand."""
 
+import contextlib
 import math
 import types
 
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 
 from bertjax.runs import finetune_job, held_out, pretrain
 from bertjax.runs.held_out import summary_rows, unigram
+from bertjax.runtime.interrupt import EvaluationStoppedError, Interrupt
 
 TRAIN = types.SimpleNamespace(token_counts=np.array([9, 2, 5, 3, 1, 0]))
 HELD_OUT = types.SimpleNamespace(token_counts=np.array([4, 1, 2, 0, 1, 1]))
@@ -46,25 +48,56 @@ def test_rows_of_the_summary_carry_the_baseline_of_each_objective():
     }
 
 
-def test_the_average_of_the_weights_is_evaluated(monkeypatch):
-    """In held-out evaluation and by the scores of a task."""
-    state = types.SimpleNamespace(params="trained", evaluation_params="averaged")
-    phase = types.SimpleNamespace(batch_size=4)
-    batches = types.SimpleNamespace(
-        batch_size=4, num_examples=9, evaluation_batches=lambda rows: "batches"
+STATE = types.SimpleNamespace(params="trained", evaluation_params="averaged")
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """A run whose evaluations, of nine batches, return the parameters and the batches."""
+    batches = range(9)
+    split = types.SimpleNamespace(
+        batch_size=4, num_examples=36, evaluation_batches=lambda rows: batches
     )
-    job = types.SimpleNamespace(
+    for module in (held_out, finetune_job):
+        monkeypatch.setattr(module, "local_rows", lambda size, mesh: "rows")
+    monkeypatch.setattr(
+        held_out, "evaluation_batches", lambda *_, **__: contextlib.nullcontext(enumerate(batches))
+    )
+    monkeypatch.setattr(held_out, "evaluate", lambda step, *values: {"loss": list_batches(*values)})
+    monkeypatch.setattr(
+        finetune_job.train_evaluate, "predict", lambda step, *values: list_batches(*values)
+    )
+    pretrainer = types.SimpleNamespace(token_losses=lambda: ())
+    return types.SimpleNamespace(
         held_out="text",
-        phases=[phase],
+        phases=[types.SimpleNamespace(batch_size=4)],
         config=types.SimpleNamespace(eval_examples=0),
         examples=lambda corpus, phase: "examples",
-        trainer="trainer",
-        dataset=types.SimpleNamespace(batches={"dev": batches}),
+        trainer=types.SimpleNamespace(eval_step="step", mesh="mesh", pretrainer=pretrainer),
+        dataset=types.SimpleNamespace(batches={"dev": split}),
         predict_step=lambda split: "step",
         mesh="mesh",
     )
-    monkeypatch.setattr(held_out, "measure", lambda trainer, params, *_, **__: {"from": params})
-    monkeypatch.setattr(finetune_job, "local_rows", lambda size, mesh: "rows")
-    monkeypatch.setattr(finetune_job.train_evaluate, "predict", lambda step, params, *_: params)
-    assert pretrain._evaluate(job, state) == {"from": "averaged"}
-    assert finetune_job.Job.predictions(job, state, "dev") == "averaged"
+
+
+def list_batches(params, batches, *_):
+    return params, list(batches)
+
+
+@pytest.fixture(params=["held-out", "task"])
+def evaluate(request, job):
+    """`evaluate(interrupt)`: held-out evaluation, or predictions for a split of a task."""
+    if request.param == "held-out":
+        return lambda interrupt: pretrain._evaluate(job, interrupt, STATE)["held_out/loss"]
+    return lambda interrupt: finetune_job.Job.predictions(job, STATE, interrupt, "dev")
+
+
+def test_the_average_of_the_weights_is_evaluated(evaluate):
+    assert evaluate(Interrupt()) == ("averaged", list(range(9)))
+
+
+def test_an_evaluation_can_be_stopped_at_every_batch(evaluate, stop_after):
+    for batch in range(1, 10):
+        with pytest.raises(EvaluationStoppedError):
+            evaluate(stop_after(batch))
+    assert evaluate(stop_after(10)) == ("averaged", list(range(9)))

@@ -13,6 +13,7 @@ from bertjax.data.pipeline import Phase, phased_batches
 from bertjax.errors import UserError
 from bertjax.overrides import apply_overrides
 from bertjax.runs import held_out, pretrain, pretrain_job
+from bertjax.runtime.interrupt import Interrupt
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -132,7 +133,7 @@ def test_each_corpus_with_held_out_text_is_measured(make):
     first = job.tokenizer.encode_batch(["a"])[0][0]
     likely = bias.at[first : first + 8].add(3.0)
     state = state.with_params(state.params | {"mlm": state.params["mlm"] | {"bias": likely}})
-    means = pretrain._evaluate(job, state)
+    means = pretrain._evaluate(job, Interrupt(), state)
     both, of_b, of_c = (means[f"held_out/{name}mlm/loss"] for name in ("", "B/", "C/"))
     # The letters of C have larger scores by 3.
     assert of_c < both < of_b

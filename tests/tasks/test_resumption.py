@@ -53,8 +53,10 @@ def test_a_run_that_is_stopped_in_both_epochs_equals_a_whole_one(
     assert [epoch["step"] for epoch in result["epochs"]] == [3, 6]
     expected = arrays(job.folder(1))
     job.folder(1).rename(tmp_path / "whole")
-    for steps in (2, 2):
-        assert finetune.train_seed(job, 1, stop_after(steps)) is None
+    batches = [*job.dataset.batches["dev"].evaluation_batches()]
+    # After step 2, in the evaluation after step 3, and after step 5.
+    for calls in (2, 2, len(batches) + 2):
+        assert finetune.train_seed(job, 1, stop_after(calls)) is None
     assert finetune.train_seed(job, 1, Interrupt()) == result
     found = arrays(job.folder(1))
     assert found.keys() == expected.keys()

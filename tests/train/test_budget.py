@@ -125,6 +125,13 @@ def test_a_resumed_run_keeps_the_time_spent(run):
     assert after.seconds_left[-1] == 0.0
 
 
+def test_a_run_that_has_spent_its_budget_takes_no_further_step(run):
+    budget, _, state = run(SECONDS)
+    _, diary, resumed = run(SECONDS, first=int(state.step), restored=budget.state_dict())
+    assert diary.rates == []
+    assert int(resumed.step) == int(state.step)
+
+
 def test_progress_shows_the_steps_and_the_time_that_the_budget_allows(capsys):
     display, run = Display(), Run((), None, num_train_steps=1_000_000, first_step=0)
     display.on_train_begin(run, None, {})

@@ -34,6 +34,7 @@ def test_epochs_end_after_every_example():
     recorder = start(hook)
     assert [step for step in range(1, 13) if hook.due(step, None)] == [4, 8, 12]
     assert not hook.due(7, "interrupted")
+    assert not hook.due(8, "interrupted")
     hook.on_step(4, "state 4")
     hook.on_step(8, "state 8")
     assert seen == [("state 4", 1, 0), ("state 8", 2, 1)]
@@ -50,7 +51,9 @@ def test_results_are_restored_at_a_restart():
     hook.on_step(4, None)
     other = epochs.EvaluateEpochs(4, lambda *_: {"dev/score": 0.7})
     start(other, hook.state_dict())
+    assert [step for step in range(4, 12) if other.is_missing(step, None)] == [8]
     other.on_step(8, None)
+    assert not other.is_missing(8, None)
     assert [epoch["dev/score"] for epoch in other.epochs] == [0.5, 0.7]
     assert len(hook.epochs) == 1
 

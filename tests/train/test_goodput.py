@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from bertjax.runtime.interrupt import EvaluationStoppedError
 from bertjax.train import report
-from bertjax.train.hooks import Hook
+from bertjax.train.hooks import Evaluate, Hook
 from bertjax.train.loop import train
 from bertjax.train.report import Goodput
 
@@ -23,21 +24,14 @@ jax.tree_util.register_pytree_node(
 )
 
 
-class Evaluate(Hook):
-    """Takes 7 seconds after every other step."""
+class SaveCheckpoints(Hook):
+    """Takes 3 seconds after every other step, and stores the hook states of step 4."""
 
     def __init__(self, turn):
         self._turn = turn
 
     def due(self, step, ending):
         return step % 2 == 0
-
-    def on_step(self, step, state):
-        self._turn(7)
-
-
-class SaveCheckpoints(Evaluate):
-    """Takes 3 seconds after every other step, and stores the hook states of step 4."""
 
     def on_train_begin(self, run, state, restored):
         self._run = run
@@ -61,21 +55,31 @@ class Batches:
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Train for some steps; a step takes 2 s, and the first takes 40 s to compile."""
+    """Train for some steps.
+
+    A step takes 2 s, and the first 40 s to compile; an evaluation 7 s, or 5 s if it is stopped.
+    """
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
 
     def turn(seconds):
         clock[0] += seconds
 
-    def go(first, last, restored=None):
+    def go(first, last, restored=None, stopped_at=0):
         compiled = jax.jit(lambda state, batch: (State(step=state["step"] + 1), {"loss": batch}))
 
         def step(state, batch):
             turn(40 if int(state.step) == first else 2)
             return compiled(state, batch)
 
-        hooks = [Goodput(tmp_path), Evaluate(turn), SaveCheckpoints(turn)]
+        def evaluate(state):
+            is_stopped = int(state.step) == stopped_at
+            turn(5 if is_stopped else 7)
+            if is_stopped:
+                raise EvaluationStoppedError
+            return {}
+
+        hooks = [Goodput(tmp_path), Evaluate(2, evaluate), SaveCheckpoints(turn)]
         batches = Batches(turn, first, last)
         state = State(step=jnp.int32(first))
         train(state, batches, step, hooks, num_train_steps=last, restored=restored)
@@ -115,6 +119,13 @@ def test_a_restart_adds_to_the_counts_and_counts_lost_time(run, tmp_path):
     assert found["goodput/steps"] == 3 * 2 + 3 * 2
     total = sum(found[f"goodput/{name}"] for name in NAMES)
     assert found["goodput"] == pytest.approx(found["goodput/steps"] / total)
+
+
+def test_an_evaluation_that_is_stopped_and_repeated_counts_as_evaluation(run):
+    _, kept = run(0, 6, stopped_at=4)
+    found, _ = run(4, 8, kept)
+    assert found["goodput/evaluation"] == 7 + 5 + 7 + 7
+    assert found["goodput/steps"] == 3 * 2 + 3 * 2
 
 
 def test_a_run_without_checkpoints_loses_all_its_time(run, tmp_path):

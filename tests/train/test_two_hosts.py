@@ -21,7 +21,7 @@ def start_hosts(command_environment, xla_flags):
     """Start both hosts; they are stopped at the end of the test."""
     hosts = []
 
-    def start(workdir, steps):
+    def start(workdir, steps, eval_batches=0):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -29,9 +29,10 @@ def start_hosts(command_environment, xla_flags):
             "XLA_FLAGS": xla_flags(2),
             "GLOO_LOG_LEVEL": "ERROR",
         }
+        words = [str(word) for word in (workdir, steps, eval_batches)]
         pair = [
             subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(port), str(rank), str(workdir), str(steps)],
+                [sys.executable, str(SCRIPT), str(port), str(rank), *words],
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -89,3 +90,27 @@ def test_a_signal_to_one_host_stops_both_after_the_same_step_and_they_resume(tmp
     last = tmp_path / "checkpoints" / str(stopped_at + 3)
     assert checkpoint_folder.find_defect(last) is None
     np.testing.assert_allclose(load_numpy(last, "params")["w"], expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_host_stops_an_evaluation_of_both_after_the_same_batch(
+    tmp_path, start_hosts
+):
+    hosts = start_hosts(tmp_path, 4, eval_batches=1000)
+    for host in hosts:
+        assert [output(host), output(host)] == [{"first": 0}, {"evaluating": 3}]
+    hosts[1].send_signal(signal.SIGTERM)
+    (code0, first, err0), (code1, second, err1) = map(ended, hosts)
+    assert (code0, code1) == (143, 143), err0 + err1
+    assert first == second
+    assert (first["step"], first["stopped"]) == (3, True)
+    assert first["evaluated"] < 1000
+    assert checkpoint_folder.steps(tmp_path / "checkpoints") == [3]
+
+    hosts = start_hosts(tmp_path, 4, eval_batches=5)
+    for host in hosts:
+        lines = [output(host) for _ in range(3)]
+        assert lines == [{"first": 3}, {"evaluating": 3}, {"evaluating": 4}]
+        code, result, err = ended(host)
+        assert code == 0, err
+        assert result == {"step": 4, "stopped": False, "evaluated": 5 + 5}

@@ -26,6 +26,7 @@ from bertjax.train.report import Report, Work
 from bertjax.train.writers import Display, MetricsFile, TensorBoard
 
 OPTIMIZER = optax.adam(0.03)
+HELD_OUT_BATCHES = range(1_000_000, 1_000_004)
 
 
 @flax.struct.dataclass
@@ -91,20 +92,27 @@ class Batches:
             yield step, batch
 
 
-def hooks_for(workdir: pathlib.Path, checkpoints: Checkpoints, options: argparse.Namespace) -> list:
+def hooks_for(
+    workdir: pathlib.Path,
+    checkpoints: Checkpoints,
+    interrupt: Interrupt,
+    options: argparse.Namespace,
+) -> list:
     return [
         Display(),
         MetricsFile(workdir),
         *([TensorBoard(workdir)] if options.tensorboard else []),
         Report(options.log_every, lambda step: Work(tokens=11, flops=1000), 1e9),
         StopWhenNotFinite(3),
-        Evaluate(options.eval_every, lambda state: {"held_out/loss": float(held_out(state))}),
+        Evaluate(options.eval_every, functools.partial(held_out, interrupt)),
         SaveCheckpoints([options.checkpoint_every], checkpoints),
     ]
 
 
-def held_out(state: State) -> jax.Array:
-    return loss_of(state.params, batch_of(1_000_000))
+def held_out(interrupt: Interrupt, state: State) -> dict[str, float]:
+    batches = map(batch_of, interrupt.stoppable(HELD_OUT_BATCHES))
+    losses = [float(loss_of(state.params, batch)) for batch in batches]
+    return {"held_out/loss": sum(losses) / len(losses)}
 
 
 def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Interrupt]:
@@ -127,7 +135,7 @@ def run(workdir: pathlib.Path, options: argparse.Namespace) -> tuple[State, Inte
                 state,
                 batches,
                 train_step,
-                hooks_for(workdir, checkpoints, options),
+                hooks_for(workdir, checkpoints, interrupt, options),
                 num_train_steps=options.steps,
                 interrupt=interrupt,
                 restored=restored,

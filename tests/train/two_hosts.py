@@ -1,4 +1,7 @@
-"""One of two hosts of a run with parameters sharded over both: PORT RANK WORKDIR STEPS."""
+"""One of two hosts of a run with parameters sharded over both: PORT RANK WORKDIR STEPS BATCHES.
+
+If BATCHES is not 0, so many batches are evaluated after every third step and the last one.
+"""
 
 import json
 import pathlib
@@ -10,18 +13,18 @@ import jax
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
 
-def main(port: str, rank: str, workdir: str, steps: str) -> None:
+def main(port: str, rank: str, workdir: str, steps: str, eval_batches: str) -> None:
     jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(rank))
-    run(pathlib.Path(workdir), int(steps))
+    run(pathlib.Path(workdir), int(steps), int(eval_batches))
 
 
-def run(workdir: pathlib.Path, steps: int) -> None:
+def run(workdir: pathlib.Path, steps: int, eval_batches: int) -> None:
     import jax.numpy as jnp
 
     from bertjax.runtime.interrupt import Interrupt
     from bertjax.train.checkpoint.folder import Retention
     from bertjax.train.checkpoint.manager import Checkpoints
-    from bertjax.train.hooks import SaveCheckpoints
+    from bertjax.train.hooks import Evaluate, SaveCheckpoints
     from bertjax.train.loop import train
 
     auto = (jax.sharding.AxisType.Auto,)
@@ -44,12 +47,28 @@ def run(workdir: pathlib.Path, steps: int) -> None:
         params = jax.tree.map(lambda x: x * 1.5 + batch, state.params)
         return State(params, state.step + 1), {"loss": params["w"].sum()}
 
+    @jax.jit
+    def eval_step(params, batch):
+        return (params["w"] * batch).sum()
+
+    evaluated = []
+
+    def evaluate(state):
+        print(json.dumps({"evaluating": int(state.step)}), flush=True)
+        for _, batch in interrupt.stoppable(Batches(0, eval_batches)):
+            evaluated.append(float(eval_step(state.params, batch)))
+        return {}
+
     with Interrupt() as interrupt:
         hooks = [SaveCheckpoints([5], checkpoints)]
+        if eval_batches:
+            hooks.insert(0, Evaluate(3, evaluate))
         batches = Batches(first, steps)
         print(json.dumps({"first": first}), flush=True)
-        state = train(state, batches, train_step, hooks, num_train_steps=steps, interrupt=interrupt)
-    print(json.dumps({"step": int(state.step), "stopped": interrupt.stopped}), flush=True)
+        options = {"interrupt": interrupt, "restored": restored[1].hooks if restored else {}}
+        state = train(state, batches, train_step, hooks, num_train_steps=steps, **options)
+    result = {"step": int(state.step), "stopped": interrupt.stopped, "evaluated": len(evaluated)}
+    print(json.dumps(result), flush=True)
     sys.exit(interrupt.exit_code if interrupt.stopped else 0)
 
 

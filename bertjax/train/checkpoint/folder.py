@@ -2,7 +2,9 @@
 
 `checkpoints/300/` contains `state/`, the arrays in Orbax's format; `checkpoint.json`, see `Record`;
 and `integrity.json`, the size and SHA-256 of every other file, which is written last. In a bucket,
-which guarantees the content of its files, only the sizes are recorded.
+which guarantees the content of its files, only the sizes are recorded. `amended.json`, if it
+exists, replaces `checkpoint.json`: it has the results of an evaluation that was interrupted before
+the checkpoint was saved, and repeated when the run resumed.
 
 A folder without `integrity.json` is an interrupted save, not a checkpoint.
 """
@@ -21,6 +23,7 @@ from bertjax.io import storage
 from bertjax.io.files import read_json, write_json
 
 STATE, RECORD, INTEGRITY = "state", "checkpoint.json", "integrity.json"
+AMENDED = "amended.json"
 _REMOVING = ".removing-"
 
 Metrics = Mapping[str, float]
@@ -55,18 +58,20 @@ def steps(directory: pathlib.Path) -> list[int]:
 
 
 def read_record(checkpoint: pathlib.Path) -> Record:
-    """Reads `checkpoint.json`.
+    """Reads `checkpoint.json`, or the record that replaces it.
 
     Raises:
       UserError: the file cannot be read, or has another format.
     """
-    content = read_json(checkpoint / RECORD)
+    path = checkpoint / AMENDED
+    path = path if path.exists() else checkpoint / RECORD
+    content = read_json(path)
     try:
         return Record(**content)
     except TypeError:
         known = ", ".join(field.name for field in dataclasses.fields(Record))
         raise UserError(
-            f"{checkpoint / RECORD}: got the fields {', '.join(content)}, expected {known}; use "
+            f"{path}: got the fields {', '.join(content)}, expected {known}; use "
             f"the version of bertjax that wrote it, {content.get('version', 'unknown')}"
         ) from None
 
@@ -90,6 +95,12 @@ def finish(checkpoint: pathlib.Path, record: Record) -> None:
     write_json(checkpoint / RECORD, dataclasses.asdict(record))
     files = {name: {"size": size, "sha256": digest} for name, size, digest in _contents(checkpoint)}
     write_json(checkpoint / INTEGRITY, {"files": files})
+
+
+def amend(checkpoint: pathlib.Path, record: Record) -> None:
+    """Replaces the record of a finished checkpoint atomically."""
+    # Not the file itself: it could not be replaced together with its hash in `integrity.json`.
+    write_json(checkpoint / AMENDED, dataclasses.asdict(record))
 
 
 def find_defect(checkpoint: pathlib.Path) -> str | None:

@@ -101,16 +101,15 @@ class Checkpoints:
     ) -> None:
         """Saves a state asynchronously; returns as soon as its memory may be reused.
 
-        Waits for the previous save first and raises its errors.
+        Waits for the previous save first and raises its errors. Of the newest checkpoint only the
+        metrics and hook states are replaced.
 
         Raises:
           UserError: the disk is full; earlier checkpoints are unchanged.
         """
         self.wait()
-        if step == self._newest:
-            return
         folder = self.directory / str(step)
-        if self._is_main and folder.exists():
+        if self._is_main and step != self._newest and folder.exists():
             raise ValueError(f"{folder} already exists: resume from it, or remove it")
         arrays = trees.flatten_names(state)
         record = Record(
@@ -121,6 +120,11 @@ class Checkpoints:
             hooks=copy.deepcopy(dict(hooks or {})),
             version=bertjax.__version__,
         )
+        if step == self._newest:
+            if self._is_main:
+                checkpoint_folder.amend(folder, record)
+                self._remove_old()
+            return
         with self._clean_up_on_error(folder):
             if self._is_main:
                 storage.make_folder(folder)

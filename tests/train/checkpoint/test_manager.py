@@ -156,6 +156,24 @@ def test_a_step_is_saved_once(tmp_path):
     assert checkpoint_folder.steps(tmp_path / "checkpoints") == [4]
 
 
+def test_metrics_of_the_newest_checkpoint_are_replaced(tmp_path):
+    keep = Retention(latest=1, best=1, metric="held_out/loss")
+    with Checkpoints(tmp_path, keep=keep) as checkpoints:
+        checkpoints.save(state_at(1), step=1, metrics={"held_out/loss": 3.0})
+        checkpoints.save(state_at(2), step=2, hooks={"Report": {"n": 1}})
+    with Checkpoints(tmp_path, keep=keep) as checkpoints:
+        checkpoints.resume(TARGET)
+        assert checkpoints.best == 1
+        found = {"held_out/loss": 2.0}
+        checkpoints.save(state_at(2), step=2, metrics=found, hooks={"Report": {"n": 2}})
+        assert checkpoints.best == 2
+    assert checkpoint_folder.steps(tmp_path / "checkpoints") == [2]
+    checkpoint = tmp_path / "checkpoints" / "2"
+    assert checkpoint_folder.find_defect(checkpoint) is None
+    record = checkpoint_folder.read_record(checkpoint)
+    assert (record.metrics, record.hooks) == (found, {"Report": {"n": 2}})
+
+
 def test_a_checkpoint_is_never_overwritten(tmp_path):
     save(tmp_path, [4])
     with pytest.raises(ValueError, match="already exists: resume"):
