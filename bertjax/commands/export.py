@@ -34,6 +34,8 @@ Architectures (model_type of config.json):
 SpanBERT and TinyBERT are exported as BERT. All but GPT and GPT-2 are also exported with heads
 fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are left out,
 with a message. Of an ELECTRA the discriminator is exported, which is the model to fine-tune.
+GPT-BERT is not in transformers: to open its folder there, add the code of a released one, the *.py
+files and auto_map of config.json.
 
 --format sentence-transformers writes the encoder alone, with modules.json and the settings of
 prompts, pooling, normalisation and length, so that SentenceTransformer(HF_DIR) computes the vectors
@@ -86,6 +88,12 @@ def main(argv: list[str]) -> None:
     for reason in dict.fromkeys(made.left_out.values()):
         parts = ", ".join(part for part, why in made.left_out.items() if why == reason)
         print(f"left out ({reason}): {parts}", file=sys.stderr)
+    if made.remote_code:
+        print(
+            f"warning: {made.class_name} is not in transformers: add the code of a released folder "
+            "(docs/hugging_face.md)",
+            file=sys.stderr,
+        )
     print(f"{target}: {made.class_name} with {made.parameters:,} parameters")
 
 

@@ -28,9 +28,9 @@ architecture, they are listed and nothing is written.
 
 Architectures (model_type of config.json):
 {architectures}.
-Heads: those of pretraining, of either model of ELECTRA, and for all but GPT those of tasks: text
-classification (GLUE), multiple choice (RACE, SWAG), question answering (SQuAD), token
-classification (NER).
+Heads: those of pretraining, of either model of ELECTRA, and for all but GPT and GPT-BERT those of
+tasks: text classification (GLUE), multiple choice (RACE, SWAG), question answering (SQuAD), token
+classification (NER). A GPT-BERT is recognised by the names of its arrays, with any model_type.
 
 The classes of a GLUE task may be in any order in config.json (id2label); their names are compared
 with the task's without regard to case, spaces, _ and -. `bertjax predict` prints them with the

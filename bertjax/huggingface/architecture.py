@@ -30,9 +30,12 @@ _DEFAULTS = {
     "HAS_SEGMENTS": None,
     "NOT_EXPORTED": {},
     "MERGED_FIELDS": {},
+    "REMOTE_CODE": False,
     "SPECIALS": (),
     "EXTRA_EMBEDDING_ROWS": False,
     "BUFFERS": (),
+    "NOT_IMPORTED": {},
+    "constants": lambda hf_config: {},
 }
 """The attributes that an architecture may leave out."""
 
@@ -54,6 +57,11 @@ def load(model_type: str) -> ModuleType:
 def attribute(architecture: ModuleType, name: str) -> Any:
     """An attribute that the architecture may leave out."""
     return getattr(architecture, name, _DEFAULTS[name])
+
+
+def prefix(architecture: ModuleType) -> str:
+    """What the encoder's array names begin with in a model with heads: PREFIX and a dot."""
+    return f"{architecture.PREFIX}." if architecture.PREFIX else ""
 
 
 def with_model_defaults(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,23 +42,28 @@ IRRELEVANT = {
 """Fields of every config in transformers that correspond to no field of bertjax models, and why."""
 
 
-def rename(hf_config: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+def rename(
+    hf_config: Mapping[str, Any],
+    words: Mapping[str, str],
+    assumed: Mapping[str, Any] = MappingProxyType(_ASSUMED),
+) -> dict[str, Any]:
     """The fields of a bertjax model, from those of the HF config with the same meaning.
 
     Args:
       hf_config: The HF config.
       words: The bertjax field of each HF field.
+      assumed: Values of bertjax fields that the config may leave out.
 
     Raises:
-      UserError: a size is missing, or an activation is not one of bertjax.
+      UserError: a field is missing, or an activation is not one of bertjax.
     """
     missing = [
-        word for word, name in words.items() if word not in hf_config and name not in _ASSUMED
+        word for word, name in words.items() if word not in hf_config and name not in assumed
     ]
     if missing:
         raise UserError(f"config.json lacks {', '.join(missing)}: restore it from its source")
     renamed = {
-        name: hf_config[word] if word in hf_config else _ASSUMED[name]
+        name: hf_config[word] if word in hf_config else assumed[name]
         for word, name in words.items()
     }
     if "hidden_act" in renamed:

@@ -67,11 +67,13 @@ class Export:
       class_name: The class in transformers.
       parameters: Number of parameters.
       left_out: Parts of the run that were not exported, and why.
+      remote_code: Whether the class is not in transformers, but in code that belongs in the folder.
     """
 
     class_name: str
     parameters: int
     left_out: Mapping[str, str]
+    remote_code: bool
 
 
 def find(name: str) -> Source:
@@ -179,6 +181,12 @@ def write(
     if own_task:
         run = architectures.with_exchanged_task(run)
     _check_task(source, run, model_type)
+    if embedding and architectures.attribute(architecture, "REMOTE_CODE"):
+        raise UserError(
+            f"--format: got sentence-transformers for a {run['model']['name']}, expected "
+            "transformers: its released code gives vectors before the last LayerNorm; leave "
+            "--format out"
+        )
     tokenizer = load_tokenizer(tokenizer_folder(source.origin))
     params = trees.flatten_names(restore.load_weights(checkpoint))
     if own_task:
@@ -209,7 +217,7 @@ def write(
         if embedding:
             sentence_transformers.write(folder, embedding, run["model"]["hidden_size"])
         write_text(folder / "README.md", card.text())
-    return Export(card.class_name, card.parameters, left_out)
+    return Export(card.class_name, card.parameters, left_out, card.remote_code)
 
 
 def _card(
@@ -222,15 +230,18 @@ def _card(
     """The model card of an export; see `Card` for the arguments."""
     (class_name,) = released.config["architectures"]
     header = ("fine-tuned on", "metric", "median", "lowest", "highest", "seeds")
+    heads = _heads_of(released.architecture, class_name)
+    remote_code = architectures.attribute(released.architecture, "REMOTE_CODE")
     return Card(
         name=name,
         model_type=released.model_type,
         class_name=class_name,
-        pipeline_tag=architectures.pipeline_tag(_heads_of(released.architecture, class_name)),
+        pipeline_tag="" if remote_code else architectures.pipeline_tag(heads),
         parameters=trees.num_parameters(dict(released.arrays)),
         provenance=provenance,
         scores=[header, *rows] if rows else (),
         config=config,
+        remote_code=remote_code,
     )
 
 

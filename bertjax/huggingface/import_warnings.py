@@ -33,6 +33,8 @@ def find_warnings(released: HFModel, task: str, tokenizer: Tokenizer) -> tuple[s
 
 
 def _of_class(released: HFModel) -> Iterator[str]:
+    if architectures.attribute(released.architecture, "REMOTE_CODE"):
+        return  # copies of the code have classes of other names
     classes = released.architecture.CLASSES
     heads = [part for part in released.parts if architectures.is_head(part)]
     imported_as = classes[architectures.heads_of_a_class(released.architecture, heads)]

@@ -49,26 +49,33 @@ class HFModel:
       config: The `config.json`.
       arrays: Arrays by name; names begin with the architecture's prefix, with heads or without.
       dtype: The one type of all arrays in the file, float32 if there are several.
+      code_names: Fields in place of those of `config` when it is written: the names of types and
+        classes in the code of an imported folder.
     """
 
     model_type: str
     config: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
     dtype: str
+    code_names: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> "HFModel":
         """Builds a model from its config and arrays, which may have names of older releases.
 
         Raises:
-          UserError: an unknown architecture, or two arrays differ that bertjax shares.
+          UserError: an architecture that is unknown or not supported, or two arrays differ that
+            bertjax shares.
         """
-        model_type = _known_type(config)
+        model_type = _type_by_arrays(arrays) or _known_type(config)
         architecture = architectures.load(model_type)
+        for ending, reason in attribute(architecture, "NOT_IMPORTED").items():
+            if found := next((name for name in arrays if name.endswith(ending)), None):
+                raise UserError(f"the weights contain {found}: {reason}")
         buffers = (*_BUFFERS, *attribute(architecture, "BUFFERS"))
         kept = {name: array for name, array in arrays.items() if not name.endswith(buffers)}
         types = {array.dtype.name for array in kept.values()}
-        named = _canonical(kept, architecture.PREFIX, attribute(architecture, "TIED_ARRAYS"))
+        named = _canonical(kept, architecture)
         return cls(model_type, config, named, types.pop() if len(types) == 1 else "float32")
 
     @property
@@ -141,20 +148,22 @@ def read(folder: pathlib.Path) -> HFModel:
             f"{folder} has no config.json: expected a folder that save_pretrained wrote"
         )
     config = read_json(folder / "config.json")
-    _known_type(config)
+    if not _has_arrays(folder) and "auto_map" not in config:
+        _known_type(config)  # other weights would not help
     return HFModel.of(config, read_arrays(folder))
 
 
 def write(folder: pathlib.Path, released: HFModel) -> None:
     """Writes the two files; without heads, names have no prefix, as in transformers."""
-    arrays = released.arrays
-    prefix = f"{released.architecture.PREFIX}."
-    bare = released.config["architectures"] == [released.architecture.CLASSES[()]]
+    architecture, dtype = released.architecture, released.dtype
+    arrays = {n: array.astype(dtype, copy=False) for n, array in released.arrays.items()}
+    arrays |= attribute(architecture, "constants")(released.config)
+    prefix = architectures.prefix(architecture)
+    bare = released.config["architectures"] == [architecture.CLASSES[()]]
     if bare and all(name.startswith(prefix) for name in arrays):
         arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
-    write_hf_json(folder / "config.json", released.config)
-    dtype = released.dtype
-    write_arrays(folder, {n: array.astype(dtype, copy=False) for n, array in arrays.items()})
+    write_hf_json(folder / "config.json", {**released.config, **released.code_names})
+    write_arrays(folder, arrays)
 
 
 def _known_type(config: Mapping[str, Any]) -> str:
@@ -167,17 +176,33 @@ def _known_type(config: Mapping[str, Any]) -> str:
     return model_type
 
 
-def _canonical(
-    arrays: Mapping[str, np.ndarray], prefix: str, same: Mapping[str, str]
-) -> dict[str, np.ndarray]:
+def _type_by_arrays(names: Collection[str]) -> str | None:
+    """The architecture with code of its own that has most of these arrays; None if none has any."""
+    scores = {}
+    for model_type in architectures.names():
+        architecture = architectures.load(model_type)
+        if attribute(architecture, "REMOTE_CODE"):
+            named, maps = _with_prefix(names, architecture), architecture.parts()[ENCODER]
+            scores[model_type] = sum(each.is_in(named) for each in maps)
+    best = max(scores, key=lambda model_type: scores[model_type])
+    return best if scores[best] else None
+
+
+def _with_prefix(names: Collection[str], architecture: ModuleType) -> list[str]:
+    """The names in a model with heads."""
+    prefix = architectures.prefix(architecture)
+    has_prefix = any(name.startswith(prefix) for name in names)
+    return [name if has_prefix else prefix + name for name in names]
+
+
+def _canonical(arrays: Mapping[str, np.ndarray], architecture: ModuleType) -> dict[str, np.ndarray]:
     """The arrays by current names with the prefix, without those that repeat another one."""
     named = {
         re.sub(r"[^.]+$", lambda word: _LEGACY_NAMES.get(word[0], word[0]), name): array
         for name, array in arrays.items()
     }
-    if not any(name.startswith(f"{prefix}.") for name in named):
-        named = {f"{prefix}.{name}": array for name, array in named.items()}
-    for name, original in same.items():
+    named = dict(zip(_with_prefix(named, architecture), named.values(), strict=True))
+    for name, original in attribute(architecture, "TIED_ARRAYS").items():
         if name not in named:
             continue
         repeated = named.pop(name)
@@ -197,7 +222,7 @@ def read_arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """
     if (folder / WEIGHTS).is_file():
         return _read_file(folder / WEIGHTS)
-    if not (folder / _INDEX).is_file():
+    if not _has_arrays(folder):
         raise UserError(_no_weights(folder))
     files = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(files, dict):
@@ -212,6 +237,10 @@ def read_arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
             "from their source"
         )
     return arrays
+
+
+def _has_arrays(folder: pathlib.Path) -> bool:
+    return any((folder / name).is_file() for name in (WEIGHTS, _INDEX))
 
 
 def write_arrays(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:

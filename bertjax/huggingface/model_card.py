@@ -20,6 +20,7 @@ class Card:
       scores: Rows of a table, the header first; empty without scores.
       config: Config of the run.
       library: The library that opens the folder: transformers or sentence-transformers.
+      remote_code: Whether the class is not in transformers, but in code that belongs in the folder.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Card:
     scores: Sequence[Sequence[str]]
     config: Mapping[str, Any]
     library: str = "transformers"
+    remote_code: bool = False
 
     def text(self) -> str:
         """The card as Markdown, after the metadata that the hub reads."""
@@ -68,11 +70,15 @@ class Card:
                 'model = SentenceTransformer("this folder")',
                 'vectors = model.encode(["a text", "another text"])',
             ]
+        opener, option = self.class_name, ""
+        if self.remote_code:
+            _, end, head = self.class_name.partition("For")
+            opener, option = f"AutoModel{end}{head}", ", trust_remote_code=True"
         return [
-            f"from transformers import AutoTokenizer, {self.class_name}",
+            f"from transformers import AutoTokenizer, {opener}",
             "",
             'tokenizer = AutoTokenizer.from_pretrained("this folder")',
-            f'model = {self.class_name}.from_pretrained("this folder")',
+            f'model = {opener}.from_pretrained("this folder"{option})',
         ]
 
     def _metadata(self) -> list[str]:

@@ -27,6 +27,9 @@ _UNTRAINED = "this run has not trained it"
 
 _MERGED = "transformers has one value for it and {}"
 
+_CODE_NAMES = ("model_type", "architectures")
+"""Fields of `config.json` whose values are names in the code of a folder."""
+
 _INPUTS = ("knowledge", "document_context")
 """Fields of `config.data` that add inputs to the text, which tokenizers of transformers do not."""
 
@@ -82,7 +85,10 @@ def to_hf(
     for field, kept in attribute(architecture, "MERGED_FIELDS").items():
         if run["model"][field] != run["model"][kept]:
             left_out[f"config.model.{field}"] = _MERGED.format(kept)
-    return HFModel(model_type, config, arrays, imported.get("dtype", "float32")), left_out
+    keeps_names = original and attribute(architecture, "REMOTE_CODE")
+    kept = {name: original[name] for name in _CODE_NAMES if keeps_names and name in original}
+    dtype = imported.get("dtype", "float32")
+    return HFModel(model_type, config, arrays, dtype, kept), left_out
 
 
 def _special_ids(architecture: ModuleType, tokenizer: Tokenizer) -> dict[str, int | None]:

@@ -53,7 +53,7 @@ def find_run(model: str | os.PathLike, *, trained: bool = True) -> str:
         checkpoints has none yet.
     """
     folder = storage.to_path(str(model))
-    if (folder / _CONFIG).is_file() and "model_type" in read_json(folder / _CONFIG):
+    if (folder / _CONFIG).is_file() and origin.is_released(read_json(folder / _CONFIG)):
         return str(_import(copies.local_copy(folder)))
     if (folder / _RESULTS).is_file():
         return f"{model}/seed_{read_json(folder / _RESULTS)['predictions']['seed']}"

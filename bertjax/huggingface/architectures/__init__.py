@@ -2,7 +2,8 @@
 
 To add an architecture, add a file. It defines
 
-  PREFIX         first component of the encoder's array names in a model with heads
+  PREFIX         first component of the encoder's array names in a model with heads; empty if they
+                 have the same names with heads and without
   CLASSES        the class of transformers for each set of heads; () is the encoder alone
   parts()        the array maps (`huggingface/name_map.py`) of each part, which is a folder of the
                  bertjax parameters: "encoder" is always present; "encoder/pooler", other parts of
@@ -41,10 +42,16 @@ It may define (defaults: `huggingface/architecture.py`)
   NOT_EXPORTED   for objectives that are not part of the exported model, the reason
   MERGED_FIELDS  for fields of the bertjax model that HF does not have, the field whose value HF
                  uses in their place
+  REMOTE_CODE    whether transformers has no class, and folders have code of their own: CLASSES are
+                 its classes, the array names determine the architecture instead of `model_type`,
+                 and an export keeps the names of types and classes of an imported folder
   SPECIALS       special tokens of released vocabularies that only pretraining used
   EXTRA_EMBEDDING_ROWS
                  whether released word embeddings have more rows than the tokenizer has tokens
   BUFFERS        endings of the names of constants that files contain among the weights
+  NOT_IMPORTED   for endings of the array names of related models that are refused, the reason
+  constants(hf_config)
+                 the constants that an export adds to the weights, with names that end as in BUFFERS
   generator(run, arrays)
                  the config and arrays of a run's generator as a separate masked LM, or None
 """

@@ -17,6 +17,9 @@ from bertjax.train.checkpoint import restore, trees
 
 _MAX_ROWS = 8
 
+_RELEASED_FIELDS = ("model_type", "architectures", "auto_map")
+"""Fields of a `config.json` that transformers writes, one of them at least."""
+
 FRESH = "random:"
 """Before the name of a run: its model with fresh parameters."""
 
@@ -77,9 +80,14 @@ def resolve(name: str) -> PretrainedSource:
     return PretrainedSource(run, checkpoint, config)
 
 
+def is_released(config: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is of a model saved by transformers, not of a run."""
+    return "model" not in config and any(field in config for field in _RELEASED_FIELDS)
+
+
 def refuse_released(run: pathlib.Path, config: Mapping[str, Any]) -> None:
     """Raises `UserError` if a folder has a model saved by transformers instead of a run."""
-    if "model" not in config and "model_type" in config:
+    if is_released(config):
         raise UserError(
             f"{run} is a model saved by transformers, not a run; convert it with `bertjax import "
             f"--model {run} --workdir RUN`"

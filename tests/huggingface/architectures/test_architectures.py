@@ -20,7 +20,7 @@ def test_every_architecture_keeps_the_contract():
             paths = [path for pair in pairs for path in pair.paths]
             assert len(set(paths)) == len(paths)
         encoder = [pair.hf for pair in parts[architectures.ENCODER]]
-        assert all(name.startswith(f"{architecture.PREFIX}.") for name in encoder)
+        assert all(name.startswith(architectures.prefix(architecture)) for name in encoder)
         for part, pairs in parts.items():
             assert all(path.startswith(f"{part}/") for pair in pairs for path in pair.paths)
         every = {pair.hf for pairs in parts.values() for pair in pairs}
@@ -92,9 +92,21 @@ CONFIGS = {
     | {"relative_attention": True, "max_relative_positions": -1, "position_buckets": 8}
     | {"pos_att_type": ["p2c", "c2p"], "share_att_key": True, "norm_rel_ebd": "layer_norm"}
     | {"embedding_size": 6, "position_biased_input": False, "legacy": True},
+    "gpt_bert": {
+        "vocab_size": 30,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.2,
+        "max_position_embeddings": 16,
+        "position_bucket_size": 4,
+        "layer_norm_eps": 1e-5,
+    },
 }
 MODEL_NAMES = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
-MODEL_NAMES |= {"deberta-v2": "deberta"}
+MODEL_NAMES |= {"deberta-v2": "deberta", "gpt_bert": "gpt_bert"}
 """The model of bertjax by Hugging Face model type, where it is not `bert`."""
 
 

@@ -1,0 +1,273 @@
+"""GPT-BERT with the array names of ltgoslo/gpt-bert and of its wrapper (`LtgbertForMaskedLM`).
+
+Transformers has no class: a folder brings its own code. Query and key are one array, and so are
+value and gate of attention and the two halves of a feed-forward net. Most LayerNorms are without
+parameters. That of the released head is, too, and its output layer is an array of its own: scale
+and bias of the head of bertjax become part of it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.huggingface import config_words
+from bertjax.huggingface.config_words import check_fixed, rename
+from bertjax.huggingface.name_map import LAYER, ArrayMap, Model, Shape, dense, norm, table
+from bertjax.layers.alternating_stack import SUBLAYERS
+from bertjax.layers.dense import activation
+from bertjax.layers.disentangled_attention import relative_positions
+
+PREFIX = ""
+
+CLASSES = {(): "LtgbertModel", ("mntp",): "LtgbertForMaskedLM"}
+
+REMOTE_CODE = True
+
+HAS_SEGMENTS = False
+
+SPECIALS = tuple(f"<special_{number}>" for number in range(11))
+
+_POSITIONS = ".position_indices"
+
+BUFFERS = (_POSITIONS,)
+
+_LTG_BERT = (
+    "the released code of LTG-BERT splits projected positions into heads in another order than "
+    "projected tokens, which bertjax does not compute; of the two, only GPT-BERT is exchanged"
+)
+
+NOT_IMPORTED = {".attention.in_proj_v.weight": _LTG_BERT}
+
+WORDS = {
+    word: word
+    for word in (
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        *("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+        *("max_position_embeddings", "position_bucket_size", "layer_norm_eps"),
+    )
+}
+
+READ = ("num_layers",)
+
+FIXED = config_words.FIXED | {"is_decoder": False}
+
+FIXED_BY_HEAD: dict[str, dict[str, Any]] = {}
+
+IRRELEVANT = config_words.IRRELEVANT | {
+    "auto_map": "it names the code of the folder",
+    "max_sequence_length": "a length of training texts",
+    "tie_word_embeddings": "the arrays determine the output layer",
+    "temperature": "of classifiers, which are not imported",
+    "cls_dropout": "of classifiers, which are not imported",
+    "classifier_dropout": "of classifiers, which are not imported",
+}
+
+_ACT = "gelu"
+"""The activation of the gate and of the head; it is in no config."""
+
+_EMBEDDINGS = "encoder/word_embeddings/embedding"
+
+_MAX_ULPS = 4
+"""The quotient of a product, rounded to float32, and one factor is this close to the other one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SumWeights(ArrayMap):
+    """The weights of all depth-weighted sums: one parameter, and one array for each sum."""
+
+    def hf_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        sums = range(len(SUBLAYERS) * model["num_hidden_layers"])
+        return {self.hf.replace(LAYER, str(number)): (2 + number,) for number in sums}
+
+    def bertjax_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        return {self.paths[0]: (sum(size for (size,) in self.hf_shapes(shapes, model).values()),)}
+
+    def to_bertjax(
+        self, hf_arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], model: Model
+    ) -> dict[str, np.ndarray]:
+        weights = [hf_arrays[name] for name in self.hf_shapes(shapes, model)]
+        return {self.paths[0]: np.concatenate(weights)}
+
+    def to_hf(self, params: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+        sizes = self.hf_shapes({}, model)
+        ends = np.cumsum([size for (size,) in sizes.values()])
+        return dict(zip(sizes, np.split(params[self.paths[0]], ends[:-1]), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledEmbeddings(ArrayMap):
+    """An output layer: the word embeddings times the scale of the LayerNorm before it.
+
+    Attributes:
+      words: HF name of the word embeddings.
+    """
+
+    words: str = ""
+
+    def hf_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        return {self.hf: shapes[_EMBEDDINGS]}
+
+    def bertjax_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        return {self.paths[0]: shapes.get(_EMBEDDINGS, ())[1:]}
+
+    def to_bertjax(
+        self, hf_arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], model: Model
+    ) -> dict[str, np.ndarray]:
+        words, output = (hf_arrays[name].astype(np.float32) for name in (self.words, self.hf))
+        scale = column_factors(words, output)
+        if scale is None:
+            raise UserError(
+                f"{self.hf}: got values of its own, expected those of {self.words}, or these times "
+                "one factor per column; bertjax shares the two tables, so that the head cannot be "
+                "imported"
+            )
+        return {self.paths[0]: scale}
+
+    def to_hf(self, params: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+        return {self.hf: params[_EMBEDDINGS] * params[self.paths[0]]}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftedBias(ArrayMap):
+    """The bias of an output layer, and the logits of the bias of the LayerNorm before it.
+
+    An import sets the latter, the second parameter, to zero.
+    """
+
+    def hf_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        return {self.hf: shapes[self.paths[0]]}
+
+    def bertjax_shapes(self, shapes: Mapping[str, Shape], model: Model) -> dict[str, Shape]:
+        words = shapes.get(_EMBEDDINGS, ())
+        return dict(zip(self.paths, (words[:1], words[1:]), strict=True))
+
+    def to_bertjax(
+        self, hf_arrays: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], model: Model
+    ) -> dict[str, np.ndarray]:
+        bias, shift = self.paths
+        return {bias: hf_arrays[self.hf], shift: np.zeros(shapes[shift], np.float32)}
+
+    def to_hf(self, params: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
+        bias, shift = (params[path] for path in self.paths)
+        if shift.any():  # adding 0 would change the sign of a bias of -0
+            bias = (bias + params[_EMBEDDINGS].astype(np.float64) @ shift).astype(np.float32)
+        return {self.hf: bias}
+
+
+def column_factors(words: np.ndarray, output: np.ndarray) -> np.ndarray | None:
+    """Factors with which `words * factors` is `output`, bit for bit; None if there are none."""
+    columns = np.arange(words.shape[1])
+    largest = np.abs(words).argmax(axis=0), columns
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        quotient = np.where(words[largest] == 0, np.float32(1), output[largest] / words[largest])
+        factors, found = quotient, np.zeros(len(columns), bool)
+        for direction in (-np.inf, np.inf):
+            candidate = quotient
+            for _ in range(_MAX_ULPS):
+                fits = (words * candidate == output).all(axis=0)
+                factors, found = np.where(fits & ~found, candidate, factors), found | fits
+                if found.all():
+                    return factors
+                candidate = np.nextafter(candidate, np.float32(direction))
+    return None
+
+
+def parts() -> dict[str, list[ArrayMap]]:
+    """The maps of all arrays."""
+    return maps("", "transformer.", "classifier")
+
+
+def maps(encoder: str, layers: str, head: str) -> dict[str, list[ArrayMap]]:
+    """The maps of all arrays, with these prefixes of the encoder, its layers and the head."""
+    attention, feed_forward = "encoder/layers/block/attention", "encoder/layers/block/feed_forward"
+    hf_attention = f"{layers}attention_layers.{LAYER}"
+    hf_feed_forward = f"{layers}mlp_layers.{LAYER}.mlp"
+    words, decoder = f"{encoder}embedding.word_embedding", f"{head}.nonlinearity.5"
+    # The second half of the first feed-forward layer is the one with the activation.
+    halves = tuple(f"{feed_forward}/{name}" for name in ("gate", "intermediate"))
+    return {
+        "encoder": [
+            *table("encoder/word_embeddings", words),
+            ArrayMap(
+                "encoder/relative_embeddings/embedding", f"{encoder}embedding.relative_embedding"
+            ),
+            *norm("encoder/relative_norm", f"{encoder}embedding.relative_layer_norm"),
+            *dense((f"{attention}/query", f"{attention}/key"), f"{hf_attention}.in_proj_qk"),
+            *dense((f"{attention}/value", f"{attention}/gate"), f"{hf_attention}.in_proj_vg"),
+            *dense(f"{attention}/output", f"{hf_attention}.out_proj", inputs=2),
+            *dense(halves, f"{hf_feed_forward}.1", bias=False),
+            *dense(f"{feed_forward}/output", f"{hf_feed_forward}.4", bias=False),
+            SumWeights("encoder/layers/depth_weights", f"{layers}dwa_modules.alphas.{LAYER}"),
+        ],
+        "mntp": [
+            *dense("mntp/transform/dense", f"{head}.nonlinearity.1"),
+            ScaledEmbeddings(
+                "mntp/transform/norm/scale", f"{decoder}.weight", words=f"{words}.weight"
+            ),
+            ShiftedBias(("mntp/bias", "mntp/transform/norm/bias"), f"{decoder}.bias"),
+        ],
+    }
+
+
+def constants(hf_config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The row of the relative position of each pair of tokens, in every layer."""
+    return {
+        f"transformer.attention_layers.{layer}{_POSITIONS}": position_indices(hf_config)
+        for layer in range(hf_config["num_hidden_layers"])
+    }
+
+
+def position_indices(hf_config: Mapping[str, Any]) -> np.ndarray:
+    """The rows of `relative_embedding` by position of the query and position of the key."""
+    length = hf_config["max_position_embeddings"]
+    distances = np.arange(1 - length, length)
+    # The first row in bertjax would be that of a distance that no pair has: the table is without.
+    rows = relative_positions(distances, hf_config["position_bucket_size"], length) - 1
+    pairs = np.subtract.outer(np.arange(length), np.arange(length))
+    return rows.astype(np.int64)[pairs + length - 1]
+
+
+def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """The bertjax fields of an HF config.
+
+    Raises:
+      UserError: a field is missing, or has a value that bertjax does not support.
+    """
+    check_fixed(hf_config, parts, FIXED)
+    if "num_layers" in hf_config:
+        hf_config = {"num_hidden_layers": hf_config["num_layers"], **hf_config}
+    renamed = rename(hf_config, WORDS, assumed={})
+    return {
+        "name": "gpt_bert",
+        **renamed,
+        "hidden_act": _ACT,
+        "attention_gate": True,
+        "layer_weights": True,
+        "initializer_range": math.sqrt(2 / (5 * renamed["hidden_size"])),
+    }
+
+
+def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
+    """The HF config of a bertjax model.
+
+    Raises:
+      UserError: the model is an LTG-BERT, or has an activation that the released code does not.
+    """
+    for field in ("attention_gate", "layer_weights"):
+        if not model[field]:
+            raise UserError(f"config.model.{field}: got False, expected True; {_LTG_BERT}")
+    if activation(model["hidden_act"]) is not activation(_ACT):
+        raise UserError(
+            f"config.model.hidden_act: got {model['hidden_act']!r}, expected {_ACT!r}, the only "
+            "activation of the released code; the run cannot be exported"
+        )
+    return {word: model[field] for word, field in WORDS.items()}
+
+
+def describes(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model is a GPT-BERT, or the LTG-BERT that `config` refuses."""
+    return run["model"]["name"] == "gpt_bert"
