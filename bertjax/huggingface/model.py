@@ -49,8 +49,8 @@ class HFModel:
       config: The `config.json`.
       arrays: Arrays by name; names begin with the architecture's prefix, with heads or without.
       dtype: The one type of all arrays in the file, float32 if there are several.
-      code_names: Fields in place of those of `config` when it is written: the names of types and
-        classes in the code of an imported folder.
+      code_names: Fields in place of those of `config` when it is written, None for absent ones: the
+        names of types and classes in the code of an imported folder.
     """
 
     model_type: str
@@ -162,7 +162,10 @@ def write(folder: pathlib.Path, released: HFModel) -> None:
     bare = released.config["architectures"] == [architecture.CLASSES[()]]
     if bare and all(name.startswith(prefix) for name in arrays):
         arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
-    write_hf_json(folder / "config.json", {**released.config, **released.code_names})
+    names = released.code_names
+    config = {**released.config, **names}
+    absent = [word for word in names if names[word] is None]
+    write_hf_json(folder / "config.json", {w: config[w] for w in config if w not in absent})
     write_arrays(folder, arrays)
 
 

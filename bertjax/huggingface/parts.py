@@ -86,9 +86,9 @@ def to_hf(
         if run["model"][field] != run["model"][kept]:
             left_out[f"config.model.{field}"] = _MERGED.format(kept)
     keeps_names = original and attribute(architecture, "REMOTE_CODE")
-    kept = {name: original[name] for name in _CODE_NAMES if keeps_names and name in original}
+    code_names = {name: original.get(name) for name in _CODE_NAMES if keeps_names}
     dtype = imported.get("dtype", "float32")
-    return HFModel(model_type, config, arrays, dtype, kept), left_out
+    return HFModel(model_type, config, arrays, dtype, code_names), left_out
 
 
 def _special_ids(architecture: ModuleType, tokenizer: Tokenizer) -> dict[str, int | None]:

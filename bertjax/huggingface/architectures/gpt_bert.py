@@ -72,7 +72,7 @@ _ACT = "gelu"
 _EMBEDDINGS = "encoder/word_embeddings/embedding"
 
 _MAX_ULPS = 4
-"""The quotient of a product, rounded to float32, and one factor is this close to the other one."""
+"""A factor is less than this far from the quotient of its product, rounded to float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +169,7 @@ def column_factors(words: np.ndarray, output: np.ndarray) -> np.ndarray | None:
             candidate = quotient
             for _ in range(_MAX_ULPS):
                 fits = (words * candidate == output).all(axis=0)
-                factors, found = np.where(fits & ~found, candidate, factors), found | fits
+                factors, found = np.where(fits, candidate, factors), found | fits
                 if found.all():
                     return factors
                 candidate = np.nextafter(candidate, np.float32(direction))

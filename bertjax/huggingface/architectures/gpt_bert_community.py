@@ -4,7 +4,7 @@ Only imported, and exported again; runs of bertjax are exported as `gpt_bert`, w
 may differ from the word embeddings: the code of this architecture shares the two.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ WORDS, READ, IRRELEVANT = gpt_bert.WORDS, gpt_bert.READ, gpt_bert.IRRELEVANT
 
 FIXED, FIXED_BY_HEAD = gpt_bert.FIXED, gpt_bert.FIXED_BY_HEAD
 
-fields = gpt_bert.fields
+fields, config = gpt_bert.fields, gpt_bert.config
 
 
 def parts() -> dict[str, list[ArrayMap]]:
@@ -36,12 +36,6 @@ def constants(hf_config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """As of `gpt_bert`: some copies of the code read them, the others ignore them."""
     found = gpt_bert.constants(hf_config)
     return {name.replace("transformer", PREFIX): array for name, array in found.items()}
-
-
-def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
-    """The HF config of a bertjax model: its code reads the number of layers from two fields."""
-    found = gpt_bert.config(model, heads)
-    return {**found, "num_layers": found["num_hidden_layers"]}
 
 
 def describes(run: Mapping[str, Any]) -> bool:

@@ -17,8 +17,8 @@ from bertjax.train.checkpoint import restore, trees
 
 _MAX_ROWS = 8
 
-_RELEASED_FIELDS = ("model_type", "architectures", "auto_map")
-"""Fields of a `config.json` that transformers writes, one of them at least."""
+_RELEASED_FIELDS = ("model_type", "vocab_size")
+"""Fields of a `config.json` of transformers: one with code of its own may lack a `model_type`."""
 
 FRESH = "random:"
 """Before the name of a run: its model with fresh parameters."""
