@@ -165,8 +165,8 @@ def parser() -> _flags.Parser:
         "--tokenizer",
         required=True,
         metavar="DIR",
-        help="folder of `bertjax tokenizer train`, or released files: vocab.txt, tokenizer.json "
-        "...",
+        help="folder of `bertjax tokenizer train`, of a run or of a corpus; or released files: "
+        "vocab.txt, tokenizer.json ...",
     )
     add("--output", required=True, metavar="DIR", help="folder of the corpus")
     add(

@@ -75,8 +75,8 @@ Reads JSON objects with "ids", JSON lists, or ids separated by spaces, one per l
 
 
 _TOKENIZER = (
-    "folder of `bertjax tokenizer train`, or released files such as vocab.txt, spiece.model, "
-    "tokenizer.json"
+    "folder of `bertjax tokenizer train`, of a run or of a corpus; or released files such as "
+    "vocab.txt, spiece.model, tokenizer.json"
 )
 _MAX_SHOWN = 8
 

@@ -31,10 +31,11 @@ def load(path: str | pathlib.Path, *, lowercase: bool | None = None) -> "Tokeniz
     """Loads a tokenizer from a folder or a vocabulary file.
 
     Args:
-      path: A folder written by `save`; or a released tokenizer, as a folder or as one of its
-        files: `tokenizer.json`, `vocab.txt`, `encoder.json` with `vocab.bpe`, `vocab.json` with
-        `merges.txt`, `spiece.model` or another `*.model`. A `tokenizer_config.json` in the same
-        folder overrides a `tokenizer.json`, as in transformers.
+      path: A folder written by `save`; a run or corpus, which contains one; or a released
+        tokenizer, as a folder or as one of its files: `tokenizer.json`, `vocab.txt`,
+        `encoder.json` with `vocab.bpe`, `vocab.json` with `merges.txt`, `spiece.model` or another
+        `*.model`. A `tokenizer_config.json` in the same folder overrides a `tokenizer.json`, as in
+        transformers.
       lowercase: Whether text is lowercased, for a `vocab.txt`, which does not specify it. None
         reads it from `tokenizer_config.json` in the same folder; without that file, text is
         lowercased unless some piece has a capital letter.
@@ -123,8 +124,9 @@ def train(
 
 
 def _find_main_file(folder: pathlib.Path) -> pathlib.Path:
-    if (folder / METADATA).is_file():
-        return verify_folder(folder)
+    for saved in (folder, folder / "tokenizer"):
+        if (saved / METADATA).is_file():
+            return verify_folder(saved)
     for name in _RELEASED:
         if (folder / name).is_file():
             return folder / name

@@ -1,6 +1,7 @@
 """The folder of a tokenizer: round trip, compatibility, atomic writes."""
 
 import json
+import shutil
 
 import pytest
 import sentencepiece
@@ -113,6 +114,11 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     with pytest.raises(UserError, match="Not a directory; give another one"):
         trained("wordpiece").save(str(tmp_path / "thesis.txt" / "deep" / "vocab"))
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_the_tokenizer_of_a_run_or_corpus_is_found_in_its_folder(saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "run" / "tokenizer")
+    assert load(tmp_path / "run").fingerprint == load(saved).fingerprint
 
 
 def test_an_empty_folder_is_filled(tmp_path):
