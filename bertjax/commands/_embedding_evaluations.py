@@ -26,7 +26,7 @@ _RETRIEVAL = """\
 examples:
   bertjax evaluate retrieval --model runs/minilm --data beir/scifact
   bertjax evaluate retrieval --model runs/bert --data beir/nfcorpus --max_length 256 --json
-  bertjax evaluate retrieval --model runs/minilm --data beir/hotpotqa --index IVF4096,Flat
+  bertjax evaluate retrieval --model runs/minilm --data beir/hotpotqa --index HNSW32
   bertjax evaluate retrieval --model e5-base/ --data beir/scifact --query_prompt 'query: ' \\
       --document_prompt 'passage: '
   bertjax evaluate retrieval --model bm25 --data beir/scifact
@@ -145,7 +145,10 @@ def add_retrieval(commands) -> None:
     add("--split", default="test", metavar="NAME", help="name of the judgements in qrels/")
     help_text = "drop the document with the id of the query, as BEIR does"
     add("--ignore_identical_ids", action="store_true", help=help_text)
-    help_text = "index of faiss that is searched, such as HNSW32 (default: exact search)"
+    help_text = (
+        "index of faiss that is searched, such as HNSW32 or 'IVF4096,Flat nprobe=32' (default: "
+        "exact search)"
+    )
     add("--index", default="", metavar="DESCRIPTION", help=help_text)
     help_text = "cross-encoder that reranks the top documents (default: none)"
     add("--reranker", default="", metavar="MODEL", help=help_text)

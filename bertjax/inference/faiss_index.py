@@ -1,7 +1,8 @@
 """Search of documents with an index of FAISS (Douze et al. 2024), exact or approximate.
 
 An index is described as for `faiss.index_factory`: "Flat" compares all vectors, "HNSW32" follows a
-graph of neighbours, "IVF256,Flat" compares those of the nearest of 256 clusters.
+graph of neighbours, "IVF256,Flat" compares those of the nearest of 256 clusters. Parameters of the
+search may follow after a space: "IVF256,Flat nprobe=16" compares those of the nearest 16 clusters.
 """
 
 import numpy as np
@@ -27,12 +28,14 @@ def search(
     Args:
       embedder: The encoder.
       collection: Documents and queries.
-      description: The index, as for `faiss.index_factory`.
+      description: The index, as for `faiss.index_factory`, and parameters of the search, as for
+        `faiss.ParameterSpace`.
       depth: Length of a ranking.
       progress: Called before indexing many documents.
 
     Raises:
-      UserError: faiss is not installed, or it refuses the description or the number of documents.
+      UserError: faiss is not installed, or it refuses the description, a parameter or the number of
+        documents.
     """
     try:
         import faiss
@@ -40,12 +43,15 @@ def search(
         raise UserError(f"index requires faiss ({error}); pip install 'bertjax[faiss]'") from None
     queries, ids, groups = dense_retrieval.embed(embedder, collection)
     width = queries.shape[1]
+    kind, _, parameters = description.partition(" ")
     try:
-        index = faiss.index_factory(width, description, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.index_factory(width, kind, faiss.METRIC_INNER_PRODUCT)
+        faiss.ParameterSpace().set_index_parameters(index, parameters)
     except RuntimeError:
         raise UserError(
             f"index: got {description!r} for vectors of {width}, expected a description as for "
-            "faiss.index_factory, such as Flat, HNSW32 or IVF256,Flat"
+            "faiss.index_factory, such as Flat, HNSW32 or IVF256,Flat, and parameters of the "
+            "search, such as 'IVF256,Flat nprobe=16'"
         ) from None
     documents = np.concatenate(list(groups))
     if len(ids) >= MANY_DOCUMENTS:

@@ -59,7 +59,8 @@ def _parse_question(line: str, where: str) -> Question:
     try:
         row = json.loads(line)
         text, choices, answer = row["question"], row["choices"], row["answer"]
-        valid = isinstance(text, str) and all(isinstance(choice, str) for choice in choices)
+        valid = isinstance(text, str)
+        valid = valid and all(isinstance(choice, str) and choice.strip() for choice in choices)
         valid = valid and type(answer) is int and 0 <= answer < len(choices) and len(choices) > 1
     except (ValueError, KeyError, TypeError):
         valid = False

@@ -44,6 +44,9 @@ def test_a_flat_index_is_exact_search():
     # Equal documents are ranked by descending id.
     assert found["p"][:2] == ["d7", "d3"]
     assert set(faiss_index.search(Embedder(), COLLECTION, "HNSW8", 3)["p"][:2]) == {"d3", "d7"}
+    # With all of its clusters, an index of clusters is exact as well.
+    clusters = faiss_index.search(Embedder(), COLLECTION, "IVF4,Flat nprobe=4", 100)
+    assert clusters == dense_retrieval.search(Embedder(), COLLECTION, 100)
 
 
 @pytest.mark.slow
@@ -60,6 +63,8 @@ def test_the_training_on_many_documents_is_announced(monkeypatch):
     ("description", "printed"),
     [
         ("flat", "got 'flat' for vectors of 6, expected a description as for faiss"),
+        ("Flat nprobe=2", "got 'Flat nprobe=2' for vectors of 6"),
+        ("IVF4,Flat probes=2", "got 'IVF4,Flat probes=2' for vectors of 6"),
         ("IVF64,Flat", "got 'IVF64,Flat' and 40 documents: "),
     ],
 )

@@ -79,7 +79,8 @@ def test_a_file_of_questions(tmp_path):
     found = multiple_choice.read_questions(str(path))
     assert found == QUESTIONS
     assert [question.where for question in found] == [f"{path}:{n}" for n in (1, 2, 3)]
-    for line in ("{", "[]", json.dumps(rows[0] | {"answer": 2}), '{"question": "x"}'):
+    wrong = (rows[0] | {"answer": 2}, rows[0] | {"choices": ["hot", " "]}, {"question": "x"})
+    for line in ("{", "[]", *map(json.dumps, wrong)):
         path.write_text(line)
         with pytest.raises(UserError, match=r'jsonl:1: expected \{"question"'):
             multiple_choice.read_questions(str(path))
