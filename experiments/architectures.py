@@ -36,6 +36,7 @@ from bertjax.config import load_config, replace_fields
 from bertjax.errors import Interrupted, UserError, nearest
 from bertjax.io import files as io_files
 from bertjax.runs import held_out, pretrain_job
+from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint import folder as checkpoint_folder
 from bertjax.train.checkpoint import restore
 
@@ -92,7 +93,7 @@ def run(words: Sequence[str]) -> None:
     """
     arguments = _parser().parse_args(words)
     output = pathlib.Path(arguments.output)
-    stored = {"tokens_per_second": {}, "runs": []}
+    stored: dict[str, Any] = {"tokens_per_second": {}, "runs": []}
     if output.exists():
         stored = json.loads(output.read_text(encoding="utf-8"))
     speeds, rows = stored["tokens_per_second"], stored["runs"]
@@ -224,7 +225,9 @@ def _held_out_losses(config: Any, workdir: pathlib.Path) -> Iterator[tuple[int, 
         read = restore.load_weights(checkpoint)
         params = {name: read[name] for name in job.trainer.shapes.params}  # no other heads
         examples = job.examples(job.held_out, build.phases(job.config)[0])
-        found = held_out.measure(job.trainer, params, examples, batch_size=32, limit=1024)
+        found = held_out.measure(
+            job.trainer, params, examples, batch_size=32, interrupt=Interrupt(), limit=1024
+        )
         yield step * LENGTH * BATCH, found[f"held_out/{objective}/loss"]
 
 

@@ -9,6 +9,7 @@ dependency group `test-all`.
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import sys
@@ -52,7 +53,7 @@ def main() -> None:
         trainer = job.trainer(0)
         state = trainer.create_state()
         encoder = origin.load_params(job.origin.checkpoint, state.params, "encoder")
-        state = state.replace(params=encoder)
+        state = dataclasses.replace(state, params=encoder)
         model = _model(arguments.model, state.params["glue"]["classifier"]["dense"])
         optimizer = _adamw(model, job.config.optimizer)
         for step, batch in job.dataset.batches["train"].training_batches():

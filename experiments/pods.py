@@ -36,10 +36,12 @@ TOKENS = {
     "configs/electra.py:large": 4_096,
     "modernbert:base": 8_192,
     "modernbert:large": 4_096,
+    "deberta:base": 4_096,
+    "gpt_bert:100m": 4_096,
 }
 """Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe."""
 
-CONFIGS = [config for config in TOKENS if not config.startswith("modernbert")]
+CONFIGS = [config for config in TOKENS if config.startswith("configs/")]
 PODS = ("v5e-8", "v5e-256", "v5p-512", "v6e-256")
 
 Plan = dict[str, Any]

@@ -232,7 +232,7 @@ def evaluate(arguments: argparse.Namespace, folder: str) -> float:
 def _tokenizer(folder: str) -> Any:
     import transformers
 
-    return transformers.BertTokenizerFast(f"{folder}/vocab.txt")
+    return transformers.BertTokenizer(f"{folder}/vocab.txt")
 
 
 def _blocks(arguments: argparse.Namespace, split: str) -> np.ndarray:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from bertjax.errors import UserError
 from bertjax.inference import feature_files
+from bertjax.inference.features import FeatureExtractor
 from bertjax.io.lines import read_text_lines
 
 
@@ -78,7 +79,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def extract(encoding: object, source: str) -> int:
+def extract(encoding: FeatureExtractor, source: str) -> int:
     """Extracts features like `bertjax embed`; returns the number of rows written."""
     from bertjax.inference import features as inference_features
 

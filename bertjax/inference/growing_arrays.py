@@ -10,7 +10,7 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class GrowingArrays:
         self.headers: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
         self.progress: dict[str, Any] | None = None
 
-    def __enter__(self) -> "GrowingArrays":
+    def __enter__(self) -> Self:
         self.folder.mkdir(exist_ok=True)
         if (self.folder / _STATE).exists():
             state = read_json(self.folder / _STATE)

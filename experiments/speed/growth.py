@@ -78,7 +78,7 @@ def main() -> None:
     """Measures what is missing, prints the table and plots it."""
     arguments = _parser().parse_args()
     output = pathlib.Path(arguments.output)
-    stored = {"base": BASE, "rows": []}
+    stored: dict[str, Any] = {"base": BASE, "rows": []}
     if output.exists():
         stored = json.loads(output.read_text(encoding="utf-8"))
     rows = stored["rows"]
