@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,6 +36,11 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         if "(default" in text or value is False or not is_shown:
             return text
         return f"{text} (default: %(default)s)"
+
+
+def architectures() -> str:
+    """The architectures of Hugging Face, for the text of `--help`."""
+    return textwrap.fill(f"{', '.join(catalog.names('huggingface/architectures'))}.", 80)
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,13 +4,10 @@ import argparse
 import os
 import sys
 
-from bertjax import catalog
 from bertjax.commands import _flags
 from bertjax.validation.unused_options import UnusedOptions, check_flags
 
 GROUP = "Exchange"
-
-_ARCHITECTURES = "huggingface/architectures"
 
 EPILOG = """\
 examples:
@@ -30,7 +27,7 @@ and README.md: steps, corpus, held-out loss, config, and the scores of the fine-
 --scores.
 
 Architectures (model_type of config.json):
-{architectures}.
+{architectures}
 SpanBERT and TinyBERT are exported as BERT. All but GPT and GPT-2 are also exported with heads
 fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are left out,
 with a message. Of an ELECTRA the discriminator is exported, which is the model to fine-tune.
@@ -102,7 +99,7 @@ def parser() -> _flags.Parser:
     parser = _flags.Parser(
         "bertjax export",
         __doc__,
-        EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
+        EPILOG.format(architectures=_flags.architectures()),
         renamed={"--from": "--model", "--to": "--output"},
     )
     _flags.add_model(parser, "RUN (newest checkpoint), RUN@STEP or RUN@best")

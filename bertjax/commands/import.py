@@ -4,12 +4,9 @@ import os
 import shlex
 import sys
 
-from bertjax import catalog
 from bertjax.commands import _flags
 
 GROUP = "Exchange"
-
-_ARCHITECTURES = "huggingface/architectures"
 
 EPILOG = """\
 examples:
@@ -27,7 +24,7 @@ it or `hf download NAME --local-dir DIR` downloads it. If names or shapes of arr
 architecture, they are listed and nothing is written.
 
 Architectures (model_type of config.json):
-{architectures}.
+{architectures}
 Heads: those of pretraining, of either model of ELECTRA, and for all but GPT and GPT-BERT those of
 tasks: text classification (GLUE), multiple choice (RACE, SWAG), question answering (SQuAD), token
 classification (NER). A GPT-BERT is recognised by the names of its arrays, with any model_type.
@@ -101,7 +98,7 @@ def parser() -> _flags.Parser:
     parser = _flags.Parser(
         "bertjax import",
         __doc__,
-        EPILOG.format(architectures=", ".join(catalog.names(_ARCHITECTURES))),
+        EPILOG.format(architectures=_flags.architectures()),
         renamed={"--from": "--model", "--to": "--workdir"},
     )
     _flags.add_model(parser, "a folder that save_pretrained wrote, or a released ELMo")
