@@ -39,8 +39,7 @@ _OF_TRAINING = ("precision", "remat", "unroll", "attention_kernel", "embedding_s
 
 _POSITIONS = "encoder/position_embeddings/embedding"
 """Of the encoder, and with a prefix of the encoder of a generator."""
-_INSIDE_WORD = "##"
-"""Begins WordPiece's pieces that do not begin a word."""
+_INSIDE_WORD = "##"  # begins WordPiece's pieces that do not begin a word
 _MAX_SHOWN = 5
 
 Conversion = Callable[[np.ndarray], np.ndarray]
@@ -79,6 +78,9 @@ def with_model(
             size = load_tokenizer(made.tokenizer.path).vocab_size
             made.model.vocab_size = size + build.extra_ids(made)
     apply_overrides(made, overrides)
+    own, given = model["name"], made.model.name
+    if given != own:
+        raise UserError(f"config.model.name: got {given!r}, expected {own!r}, as in --init {init}")
     return configs.from_json(configs.to_json(made))
 
 

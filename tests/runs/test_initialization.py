@@ -178,6 +178,7 @@ def test_a_run_continues_with_the_state_of_the_optimizer(folder):
     [
         ([("model.hidden_size", "12")], {}, "only the vocabulary, the positions and the number"),
         ([("model.hidden_dropout_prop", "0")], {}, "did you mean 'hidden_dropout_prob'"),
+        ([("model.name", "xlnet")], {}, "config.model.name: got 'xlnet', expected 'bert', as in"),
     ],
 )
 def test_other_shapes_are_refused(folder, overrides, changes, message):
