@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import time
 import types
 import warnings
 
@@ -133,7 +134,10 @@ def test_offline_files_of_wandb(tmp_path, monkeypatch):
         warnings.simplefilter("ignore")  # of the package
         train("wandb", tmp_path)
     (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    content = log.read_bytes()
+    # The service of the package writes the file, on a busy machine also after the end of the run.
+    deadline = time.monotonic() + 60
+    while b"held_out/loss" not in (content := log.read_bytes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert b"held_out/loss" in content
     assert b"optimizer.learning_rate" in content
 
