@@ -17,6 +17,9 @@ import jax.numpy as jnp
 
 from bertjax.layers import local_attention, masks
 from bertjax.layers.attention import masked_softmax_attention, scaled_scores
+from bertjax.layers.dense import Precision
+
+PRECISION = Precision()  # float32
 
 
 def main() -> None:
@@ -43,11 +46,13 @@ def measure(shape: tuple[int, ...], window: int, repeats: int) -> dict[str, floa
     mask = masks.padding(jnp.ones(shape[:2], bool)) & masks.window(shape[1], window)
 
     def full(query, key, value):
-        return masked_softmax_attention(scaled_scores(query, key), mask.array(), None, value)
+        scores = scaled_scores(query, key, PRECISION)
+        return masked_softmax_attention(scores, mask.array(), None, value, PRECISION)
 
     def blocks(query, key, value):
         query, key, value, visible = local_attention.split(query, key, value, mask)
-        context = masked_softmax_attention(scaled_scores(query, key), visible, None, value)
+        scores = scaled_scores(query, key, PRECISION)
+        context = masked_softmax_attention(scores, visible, None, value, PRECISION)
         return local_attention.merge(context, shape[1], shape[0])
 
     ways = {"full": full, "blocks": blocks}

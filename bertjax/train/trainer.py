@@ -25,7 +25,6 @@ from bertjax.train.step import (
     EvalStep,
     Metrics,
     Microbatches,
-    TrainStep,
     make_eval_step,
     make_train_step,
 )
@@ -54,7 +53,7 @@ class Trainer:
     logical_axes: PyTree
     frozen: Params
     create_state: Callable[[], TrainState]
-    train_step: TrainStep
+    train_step: "BoundStep"
     eval_step: EvalStep
     step_options: Mapping[str, Any]
     # Not copied by `dataclasses.replace`: another pretrainer has other FLOPs.
