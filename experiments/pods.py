@@ -39,8 +39,10 @@ TOKENS = {
     "deberta:base": 2_048,
     "gpt_bert:100m": 4_096,
 }
-"""Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe; of DeBERTa half as
-many, which move fewer bytes by plan."""
+"""Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe.
+
+Of DeBERTa half of them, which move fewer bytes by plan.
+"""
 
 CONFIGS = [config for config in TOKENS if config.startswith("configs/")]
 PODS = ("v5e-8", "v5e-256", "v5p-512", "v6e-256")
