@@ -180,7 +180,7 @@ def _known_type(config: Mapping[str, Any]) -> str:
 
 
 def _type_by_arrays(names: Collection[str]) -> str | None:
-    """The architecture with code of its own that has most of these arrays; None if none has any."""
+    """The architecture with remote code that has most of these arrays; None if none has any."""
     scores = {}
     for model_type in architectures.names():
         architecture = architectures.load(model_type)

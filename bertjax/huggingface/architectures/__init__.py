@@ -42,7 +42,7 @@ It may define (defaults: `huggingface/architecture.py`)
   NOT_EXPORTED   for objectives that are not part of the exported model, the reason
   MERGED_FIELDS  for fields of the bertjax model that HF does not have, the field whose value HF
                  uses in their place
-  REMOTE_CODE    whether transformers has no class, and folders have code of their own: CLASSES are
+  REMOTE_CODE    whether transformers has no class, and folders contain remote code: CLASSES are
                  its classes, the array names determine the architecture instead of `model_type`,
                  and an export keeps the names of types and classes of an imported folder
   SPECIALS       special tokens of released vocabularies that only pretraining used

@@ -2,7 +2,7 @@
 
 Transformers has no class: a folder brings its own code. Query and key are one array, and so are
 value and gate of attention and the two halves of a feed-forward net. Most LayerNorms are without
-parameters. That of the released head is, too, and its output layer is an array of its own: scale
+parameters. That of the released head is, too, and its output layer is a separate array: scale
 and bias of the head of bertjax become part of it.
 """
 
@@ -121,7 +121,7 @@ class ScaledEmbeddings(ArrayMap):
         scale = column_factors(words, output)
         if scale is None:
             raise UserError(
-                f"{self.hf}: got values of its own, expected those of {self.words}, or these times "
+                f"{self.hf}: got other values, expected those of {self.words}, or these times "
                 "one factor per column; bertjax shares the two tables, so that the head cannot be "
                 "imported"
             )

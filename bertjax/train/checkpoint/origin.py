@@ -18,7 +18,7 @@ from bertjax.train.checkpoint import restore, trees
 _MAX_ROWS = 8
 
 _RELEASED_FIELDS = ("model_type", "vocab_size")
-"""Fields of a `config.json` of transformers: one with code of its own may lack a `model_type`."""
+"""Fields of a `config.json` of transformers: one with remote code may lack a `model_type`."""
 
 FRESH = "random:"
 """Before the name of a run: its model with fresh parameters."""

@@ -217,7 +217,7 @@ LTG_BERT = {
 @pytest.mark.parametrize(
     ("change", "fields", "printed"),
     [
-        (with_noise, {}, rf"{DECODER}: got values of its own, expected those of {WORDS}, or these"),
+        (with_noise, {}, rf"{DECODER}: got other values, expected those of {WORDS}, or these"),
         (
             lambda _: LTG_BERT,
             {"model_type": ""},
