@@ -29,8 +29,9 @@ and README.md: steps, corpus, held-out loss, config, and the scores of the fine-
 Architectures (model_type of config.json):
 {architectures}
 SpanBERT and TinyBERT are exported as BERT. All but GPT, GPT-2 and GPT-BERT are also exported with
-heads fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are left out,
-with a message. Of an ELECTRA the discriminator is exported, which is the model to fine-tune.
+heads fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are
+left out, with a message. Of an ELECTRA the discriminator is exported, which is the model to
+fine-tune.
 GPT-BERT is not in transformers: to open its folder there, add the code of a released one, the *.py
 files and auto_map of config.json.
 
