@@ -150,6 +150,7 @@ def _model(size: str, recipe: str) -> ConfigDict:
             "layer_norm_eps": 1e-7 if recipe else 1e-5,
             "precision": "auto",
             "remat": "none",
+            "unroll": 0,
         }
     )
 

@@ -37,6 +37,7 @@ TOKENS = {
     "modernbert:base": 8_192,
     "modernbert:large": 4_096,
     "deberta:base": 2_048,
+    "gpt_bert:100m": 16_384,
 }
 """Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe.
 

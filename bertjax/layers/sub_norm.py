@@ -86,7 +86,7 @@ class SubNormFeedForward(nn.Module):
 class SubNormBlock(nn.Module):
     """Attention and feed-forward net, each with a LayerNorm of its input and a residual sum.
 
-    The two halves are methods, so that `layers/alternating_stack.py` can apply them one by one.
+    The two halves are methods, so that `layers/depth_weighted_stack.py` can apply them one by one.
 
     Attributes:
       attention: Self-attention.

@@ -23,8 +23,9 @@ from bertjax.constraints import (
 )
 from bertjax.interfaces import Batch
 from bertjax.layers import disentangled_attention, masks
-from bertjax.layers.alternating_stack import AlternatingStack, DepthWeightedStack
+from bertjax.layers.alternating_stack import AlternatingStack
 from bertjax.layers.dense import ActivationName, PrecisionName, get_precision, truncated_normal
+from bertjax.layers.depth_weighted_stack import DepthWeightedStack
 from bertjax.layers.disentangled_attention import RelativePositions
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import Embedding, LayerNorm
@@ -68,6 +69,7 @@ class Model(TiedEmbeddings, nn.Module):
         before the last LayerNorm.
       precision: A key of PRECISIONS of `layers/dense.py`, such as "bfloat16".
       remat: Rematerialisation policy of the backward pass (`layers/stack.py`).
+      unroll: Layers compiled in one piece (`layers/stack.py`).
     """
 
     vocab_size: PositiveInt = 16384
@@ -87,6 +89,7 @@ class Model(TiedEmbeddings, nn.Module):
     output_hidden_states: bool = False
     precision: PrecisionName = "float32"
     remat: RematPolicy = "none"
+    unroll: PositiveInt = 1
 
     relations = (
         EQUAL_HEADS,
@@ -109,13 +112,19 @@ class Model(TiedEmbeddings, nn.Module):
         self.relative_norm = LayerNorm(self.layer_norm_eps)
         self.embeddings_norm = plain_norm(self.layer_norm_eps, "embeddings_norm")
         self.dropout = Dropout(self.hidden_dropout_prob)
-        stack = DepthWeightedStack if self.layer_weights else AlternatingStack
-        self.layers = stack(
-            tuple(map(self._block, range(self.num_hidden_layers))),
-            self.num_hidden_layers,
-            remat=self.remat,
-            keep_hidden_states=self.output_hidden_states,
-        )
+        # Layers differ in their initial values alone, so that a scan over one block applies all.
+        blocks = tuple(map(self._block, range(self.num_hidden_layers)))
+        fields = {
+            "num_layers": self.num_hidden_layers,
+            "remat": self.remat,
+            "unroll": self.unroll,
+            "keep_hidden_states": self.output_hidden_states,
+            "init_blocks": blocks,
+        }
+        if self.layer_weights:
+            self.layers = DepthWeightedStack(blocks[0], **fields)
+        else:
+            self.layers = AlternatingStack(blocks[:1], **fields)
         self.norm = plain_norm(self.layer_norm_eps, "norm")
 
     def __call__(self, batch: Batch, *, train: bool) -> Encoded:

@@ -43,7 +43,7 @@ GROUPED = ("layers", "group")
 FIRST_LAYER = "first_layer"
 """A layer below the stack (`models/modernbert.py`)."""
 DEPTH_WEIGHTS = "depth_weights"
-"""Weights of the sums before both halves of each layer (`layers/alternating_stack.py`)."""
+"""Weights of the sums before both halves of each layer (`layers/depth_weighted_stack.py`)."""
 _ABOVE = ("pooler", "norm")
 """Parts of an encoder above the stack."""
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.layers.alternating_stack import DepthWeightedStack, init_weights
 from bertjax.layers.dense import Dense
+from bertjax.layers.depth_weighted_stack import DepthWeightedStack, init_weights
 from bertjax.layers.dropout import Dropout
 
 B, L, D, N = 2, 3, 5, 3
@@ -31,10 +31,10 @@ class Halves(nn.Module):
 
 
 def stack(**fields):
-    return DepthWeightedStack((Halves(),), N, **fields)
+    return DepthWeightedStack(Halves(), N, **fields)
 
 
-def test_sums_are_those_of_a_loop_and_remat_changes_no_gradient(random, randomized):
+def test_sums_and_their_gradients_are_those_of_a_loop(random, randomized):
     x, probe = random(B, L, D), random(B, L, D)
     variables = randomized(stack(), x, 2.0, train=False)
 
@@ -51,8 +51,8 @@ def test_sums_are_those_of_a_loop_and_remat_changes_no_gradient(random, randomiz
         return jnp.vdot(y, probe), jnp.stack(states)
 
     expected = jax.jit(jax.value_and_grad(loop, has_aux=True))(variables["params"])
-    for remat in ("none", "full"):
-        module = stack(keep_hidden_states=True, remat=remat)
+    for fields in ({}, {"remat": "full"}, {"unroll": N}):
+        module = stack(keep_hidden_states=True, **fields)
 
         def found(params, module=module):
             y, states = module.apply({"params": params}, x, 2.0, train=False)

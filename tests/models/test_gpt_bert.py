@@ -11,7 +11,7 @@ import scipy.special
 
 from bertjax.errors import UserError
 from bertjax.layers import masks
-from bertjax.layers.alternating_stack import init_weights
+from bertjax.layers.depth_weighted_stack import init_weights
 from bertjax.models.gpt_bert import Model
 
 B, L, V, D, H, N = 2, 8, 31, 12, 3, 2

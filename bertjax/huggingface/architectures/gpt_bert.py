@@ -17,8 +17,8 @@ from bertjax.errors import UserError
 from bertjax.huggingface import config_words
 from bertjax.huggingface.config_words import check_fixed, rename
 from bertjax.huggingface.name_map import LAYER, ArrayMap, Model, Shape, dense, norm, table
-from bertjax.layers.alternating_stack import SUBLAYERS
 from bertjax.layers.dense import activation
+from bertjax.layers.depth_weighted_stack import SUBLAYERS
 from bertjax.layers.disentangled_attention import relative_positions
 
 PREFIX = ""
