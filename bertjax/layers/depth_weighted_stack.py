@@ -180,7 +180,8 @@ def _weighted_sum(
 
 
 def _sum_forward(weights, row, outputs):
-    return _weighted_sum(weights, row, outputs), row
+    # Not `_weighted_sum`, whose rule is no derivative for a second-order optimizer.
+    return (_sum(weights[row], outputs), outputs), row
 
 
 def _sum_backward(row, cotangents):

@@ -64,7 +64,8 @@ class AveragingOptimizer(NamedTuple):
 
     Attributes:
       init: Parameters -> state.
-      update: (gradient, state, parameters) -> (direction, next state).
+      update: (gradient, state, parameters, obj_fn=) -> (direction, next state). `obj_fn` maps
+        parameters to the loss of one microbatch, for algorithms that differentiate it.
       averaging: See `train/averaging.py`.
     """
 
@@ -160,8 +161,8 @@ def _averaging(algorithm: Any, ema_decay: float, lawa_every: int, lawa_window: i
 
 
 def _freeze(
-    frozen_parts: Sequence[str], trained: optax.GradientTransformation
-) -> optax.GradientTransformation:
+    frozen_parts: Sequence[str], trained: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
     """Restricts an optimizer to the parts that are not frozen; the update of those is zero."""
     if not frozen_parts:
         return trained
@@ -177,17 +178,17 @@ def _freeze(
 
 def _with_gradient_mask(
     chain: optax.GradientTransformationExtraArgs,
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Passes `has_gradient` to a chain: for each parameter, whether its gradient is nonzero.
 
     Computed from sums of squares, which clipping needs anyway: another pass over it costs time.
     """
 
-    def update(gradient, state, params):
+    def update(gradient, state, params, **extra):
         has_gradient = jax.tree.map(lambda array: jnp.sum(jnp.square(array)) > 0, gradient)
-        return chain.update(gradient, state, params, has_gradient=has_gradient)
+        return chain.update(gradient, state, params, has_gradient=has_gradient, **extra)
 
-    return optax.GradientTransformation(chain.init, update)
+    return optax.GradientTransformationExtraArgs(chain.init, update)
 
 
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:

@@ -1,5 +1,6 @@
 """One optimizer step and one evaluation step, as pure functions to be jitted."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import optax
 from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, extent
+from bertjax.layers.dense import twice_differentiable
 from bertjax.layers.dropout import per_example_key
 from bertjax.pretrainer import Pretrainer, Sum
 from bertjax.train.accumulation import (
@@ -66,19 +68,11 @@ def make_train_step(
     communication; accumulation over microbatches is in float32 in any case. `gradient_specs` are
     the `PartitionSpec`s of gradients where a device updates only its shard (ZeRO).
     """
-    loss_weights, averaging = pretrainer.loss_weights(), averaging_of(optimizer)
+    averaging = averaging_of(optimizer)
+    if isinstance(optimizer, optax.GradientTransformation):
+        optimizer = optax.with_extra_args_support(optimizer)
 
-    def loss(params, frozen, part, dropout, whole_weights, count, cached=1):
-        (losses, metrics), carry = _apply_with_dropout(
-            pretrainer, params, frozen, part, dropout, cached
-        )
-        weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
-        total = sum(
-            loss_weights[name] * value / jnp.maximum(weights[name], MIN_WEIGHT)
-            for name, (value, _) in losses.items()
-        )
-        sums = _name_sums(losses, metrics) | {"loss": (total, jnp.ones(()) / count)}
-        return total, (sums, carry)
+    loss = functools.partial(_loss, pretrainer)
 
     def train_step(
         state: TrainState, batch: Batch, frozen: Params = NO_PARAMS
@@ -97,6 +91,7 @@ def make_train_step(
             gradient, (sums, carry) = jax.grad(loss, has_aux=True)(
                 params, frozen, whole, dropout, None, 1, cached
             )
+            microbatch = whole
         else:
             shards = num_data_shards()
             weights = _whole_weights(pretrainer, params, frozen, batch, state.carry)
@@ -114,10 +109,14 @@ def make_train_step(
             gradient = reduce_shards(gradient, dtype, gradient_specs)
             sums = reduce_shards(sums)
             carry = merge_microbatches(carry, rows)
+            microbatch = merge_microbatches(jax.tree.map(lambda x: x[:1], parts), rows)
         metrics = {name: mean(total) for name, total in sums.items()}
         metrics |= _learning_rate(schedule, state.step, batch)
         with jax.named_scope(OPTIMIZER_SCOPE):
-            state, update_metrics = _update(state, params, gradient, carry, metrics, optimizer)
+            state, update_metrics = _update(
+                *(state, params, gradient, carry, metrics, optimizer),
+                lambda params: loss(params, frozen, microbatch, dropout, None, 1, cached)[0],
+            )
         return state, metrics | update_metrics
 
     return train_step
@@ -155,6 +154,43 @@ def mean(total: Sum) -> Array:
     """The mean of a weighted sum; 0 where the weight is 0."""
     value, weight = total
     return value / jnp.maximum(weight, MIN_WEIGHT)
+
+
+def _loss(
+    pretrainer: Pretrainer,
+    params: Params,
+    frozen: Params,
+    part: Any,
+    dropout: Array,
+    whole_weights: dict[str, Array] | None,
+    count: int,
+    cached: int = 1,
+) -> tuple[Array, Any]:
+    """The weighted sum of the objectives' losses of a part of a batch, their sums, and the carry.
+
+    Args:
+      pretrainer: An encoder and its objectives.
+      params: Trained parameters.
+      frozen: Others.
+      part: Rows of the batch, their dropout keys, and the carry.
+      dropout: Dropout key of the step.
+      whole_weights: Weights of the objectives in the whole batch; None: those in this part.
+      count: Number of parts whose losses are summed.
+      cached: Number of parts for a loss that compares all examples.
+    """
+    (losses, metrics), carry = _apply_with_dropout(
+        pretrainer, params, frozen, part, dropout, cached
+    )
+    weights = whole_weights or {name: weight for name, (_, weight) in losses.items()}
+    loss_weights = pretrainer.loss_weights()
+    total = jnp.asarray(
+        sum(
+            loss_weights[name] * value / jnp.maximum(weights[name], MIN_WEIGHT)
+            for name, (value, _) in losses.items()
+        )
+    )
+    sums = _name_sums(losses, metrics) | {"loss": (total, jnp.ones(()) / count)}
+    return total, (sums, carry)
 
 
 def _apply(
@@ -205,17 +241,22 @@ def _update(
     gradient: Params,
     carry: Any,
     metrics: Metrics,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
+    microbatch_loss: Callable[[Params], Array],
 ) -> tuple[TrainState, Metrics]:
     """Computes the next state; where the loss or gradient is not finite, only counters change.
 
-    The gradient is that of `gradient_params`, which an averaging may interpolate.
+    The gradient is that of `gradient_params`, which an averaging may interpolate. Second-order
+    optimizers differentiate `microbatch_loss`; others do not call it.
 
     The learning rate depends on the step number: a skipped update does not shift the schedule.
     """
     gradient_norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(gradient_norm)
-    updates, opt_state = optimizer.update(gradient, state.opt_state, gradient_params)
+    objective = _as_objective(microbatch_loss, gradient_params)
+    updates, opt_state = optimizer.update(
+        gradient, state.opt_state, gradient_params, obj_fn=objective
+    )
     updates = jax.tree.map(lambda update: -metrics["learning_rate"] * update, updates)
 
     def select(new, old):
@@ -235,6 +276,24 @@ def _update(
         average=average,
     )
     return state, {"gradient_norm": gradient_norm, "skipped": skipped}
+
+
+def _as_objective(
+    microbatch_loss: Callable[[Params], Array], params: Params
+) -> Callable[[Params], Array]:
+    """A loss for second-order optimizers, which get no parameters that are not trained."""
+
+    def is_masked(leaf: Any) -> bool:
+        return isinstance(leaf, optax.MaskedNode)
+
+    def fill(trained: Any, all_params: Any) -> Any:
+        return all_params if is_masked(trained) else trained
+
+    def objective(trained: Params) -> Array:
+        with twice_differentiable():
+            return microbatch_loss(jax.tree.map(fill, trained, params, is_leaf=is_masked))
+
+    return objective
 
 
 def _learning_rate(schedule: optax.Schedule, step: Array, batch: Batch) -> Metrics:

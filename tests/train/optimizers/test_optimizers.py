@@ -151,6 +151,46 @@ def test_several_steps_equal_the_formula(kind):
         np.testing.assert_allclose(found, expected, rtol=3e-4, atol=3e-5, err_msg=name)
 
 
+def test_sophia_divides_the_momentum_by_the_average_hessian_and_clips():
+    """The Hessian of the loss is diagonal, so that the estimate is exact."""
+    b1, b2, gamma, interval = 0.8, 0.7, 0.5, 2
+    curvature = random_arrays(4)  # of both signs
+    tree = as_tree(curvature)
+
+    def loss(params):
+        terms = jax.tree.map(lambda c, x: jnp.sum(c * x**2) / 2, tree, params)
+        return sum(jax.tree.leaves(terms))
+
+    fields = {"sophia_b1": b1, "sophia_b2": b2, "sophia_gamma": gamma}
+    transform = optimizer.make(
+        "sophia", weight_decay=DECAY, max_grad_norm=0.0, sophia_interval=interval, **fields
+    )
+    start, gradients = random_arrays(0), [random_arrays(seed, 0.3) for seed in range(5, 10)]
+    params = as_tree(start)
+    state = transform.init(params)
+
+    @jax.jit
+    def step(params, state, gradient):
+        updates, state = transform.update(gradient, state, params, obj_fn=loss)
+        return jax.tree.map(lambda param, update: param - RATE * update, params, updates), state
+
+    for gradient in gradients:
+        params, state = step(params, state, as_tree(gradient))
+    for name, found in trees.flatten_names(params).items():
+        expected, momentum, hessian = start[name], 0.0, 0.0
+        clipped = 0
+        for number, gradient in enumerate(gradients, start=1):
+            momentum = b1 * momentum + (1 - b1) * gradient[name]
+            ratio = momentum / (1 - b1**number) / np.maximum(gamma * hessian, 1e-12)
+            clipped += np.abs(ratio) > 1
+            decay = DECAY * name.endswith(("kernel", "embedding"))
+            expected = expected - RATE * (np.clip(ratio, -1, 1) + decay * expected)
+            if (number - 1) % interval == 0:
+                hessian = b2 * hessian + (1 - b2) * curvature[name]
+        assert len(np.unique(clipped)) > 1, "all or no elements were clipped"
+        np.testing.assert_allclose(found, expected, rtol=3e-4, atol=3e-5, err_msg=name)
+
+
 def test_attention_kernels_are_matrices_of_all_heads():
     def of(path, shape):
         keys = tuple(jax.tree_util.DictKey(name) for name in path.split("/"))
@@ -255,6 +295,6 @@ def test_frozen_parts_have_neither_updates_nor_state(kind):
     transform = optimizer.make(kind, frozen_parts=("encoder",))
     state = transform.init(params)
     assert not any("encoder" in name for name in trees.flatten_names(state))
-    updates, _ = transform.update(gradient, state, params)
+    updates, _ = transform.update(gradient, state, params, obj_fn=optax.tree.norm)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates["encoder"]))
     assert all(np.any(leaf) for leaf in jax.tree.leaves(updates["mlm"]))
