@@ -37,11 +37,11 @@ TOKENS = {
     "modernbert:base": 8_192,
     "modernbert:large": 4_096,
     "deberta:base": 2_048,
-    "gpt_bert:100m": 16_384,
+    "gpt_bert:100m": 1_024,
 }
 """Tokens of a microbatch that fit on a chip of 16 GB, in powers of two, by recipe.
 
-Of DeBERTa half of them, which move fewer bytes by plan.
+Of DeBERTa half of them and of GPT-BERT an eighth, which move fewer bytes by plan.
 """
 
 CONFIGS = [config for config in TOKENS if config.startswith("configs/")]

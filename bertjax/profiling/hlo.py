@@ -156,7 +156,7 @@ def parse(text: str) -> Program:
             name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
             current = computations[name] = Computation()
             entry = name if line.startswith("ENTRY ") else entry
-        elif line == "}":
+        elif _ends(line):
             current = None
         elif current is not None and " = " in line:
             instruction = _parse_instruction(line)
@@ -169,13 +169,18 @@ def _whole_lines(text: str) -> Iterator[str]:
     parts: list[str] = []
     in_computation = False
     for line in text.splitlines():
-        starts = not in_computation or line == "}" or _INSTRUCTION.match(line)
+        starts = not in_computation or _ends(line) or _INSTRUCTION.match(line)
         if starts and parts:
             yield "".join(parts)
             parts = []
         parts.append(line)
-        in_computation = line != "}" and (in_computation or line.endswith("{"))
+        in_computation = not _ends(line) and (in_computation or line.endswith("{"))
     yield "".join(parts)
+
+
+def _ends(line: str) -> bool:
+    """Whether a line ends a computation, of the main core or of another one."""
+    return line == "}" or line.startswith("}, execution_thread=")
 
 
 def _parse_instruction(line: str) -> Instruction:

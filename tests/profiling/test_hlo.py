@@ -76,6 +76,19 @@ def test_an_instruction_may_have_several_lines():
     assert traffic.count_bytes_moved(program) == traffic.count_bytes_moved(hlo.parse(TEXT)) > 0
 
 
+def test_a_computation_on_another_core_ends_before_the_next_one():
+    text = """
+%on_sparse_core (x: s32[8]) -> s32[8] {
+  ROOT %x = s32[8]{0} parameter(0)
+}, execution_thread="sparsecore"
+
+%fused (y: s32[8]) -> s32[8] {
+  ROOT %y = s32[8]{0} parameter(0)
+}
+"""
+    assert set(hlo.parse(text).computations) == {"on_sparse_core", "fused"}
+
+
 def test_trip_counts_come_from_the_loop_condition():
     runs = hlo.parse(TEXT).runs
     assert (runs["main"], runs["body"], runs["fused"]) == (1, 5, 5)
