@@ -22,7 +22,7 @@ from bertjax import build
 from bertjax.errors import UserError
 from bertjax.huggingface import architecture as architectures
 from bertjax.io.files import read_json, write_hf_json
-from bertjax.layers.pooling import POOLINGS
+from bertjax.layers.text_embeddings import POOLINGS
 
 DEFAULT_LENGTH = 512
 """Maximum sequence length of models without a maximum."""
@@ -53,7 +53,7 @@ class EmbeddingSettings:
     """How a model embeds texts.
 
     Attributes:
-      pooling: One of `layers/pooling.py`; "" if bertjax has no such pooling.
+      pooling: One of `layers/text_embeddings.py`; "" if bertjax has no such pooling.
       normalize: Whether embeddings are unit vectors.
       max_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
       prompts: Texts that are put before a text, by name: `query`, `document` and others; without

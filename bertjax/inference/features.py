@@ -22,8 +22,8 @@ from bertjax.errors import UserError
 from bertjax.huggingface.sentence_transformers import DEFAULT_LENGTH
 from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
-from bertjax.layers import similarity
-from bertjax.layers.pooling import pool
+from bertjax.layers import text_embeddings
+from bertjax.layers.text_embeddings import pool
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
@@ -74,7 +74,7 @@ def load(
       init: RUN, RUN@STEP or RUN@best, or a loaded model; see `pretrained.load`.
       layers: Comma-separated layers, or `all`; 0 is the input of the first layer, -1 the last
         layer.
-      pooling: `none` for a row per token, or one of `layers/pooling.py` for a row per text.
+      pooling: `none` for a row per token, or one of `layers/text_embeddings.py` for a row per text.
       normalize: Whether the features of each token or text are scaled to unit length.
       dim: Number of the first values of each vector that are kept; 0 for all.
       max_seq_length: Maximum number of tokens of a sequence; 0 for the model's maximum, or 512.
@@ -207,7 +207,7 @@ def _compile(
         if pooling != "none":
             features = pool_layers(features, batch["attention_mask"])
         features = features[..., : dim or None]
-        return similarity.unit_vectors(features) if normalize else features
+        return text_embeddings.unit_vectors(features) if normalize else features
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)

@@ -26,7 +26,7 @@ from bertjax.inference.embeddings import Progress
 from bertjax.inference.growing_arrays import ResumableTexts
 from bertjax.inference.predict import Predictor
 from bertjax.io.files import write_atomic
-from bertjax.layers.similarity import maxsim
+from bertjax.layers.text_embeddings import maxsim
 from bertjax.tasks.colbert.dataset import TokenVectors
 from bertjax.tasks.colbert.encoding import make_encoder
 from bertjax.tasks.dataset import EncodingSpec

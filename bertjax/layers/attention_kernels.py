@@ -24,7 +24,6 @@ from jaxtyping import Array, Float
 
 from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
-from bertjax.layers.dense import is_twice_differentiable
 from bertjax.layers.dropout import DropoutKeys
 from bertjax.layers.masks import Mask
 
@@ -242,8 +241,6 @@ def find(
       requested: As in `choose`.
       train: Whether the choice is logged.
     """
-    if is_twice_differentiable():
-        return None
     mesh = jax.sharding.get_abstract_mesh()
     platform = mesh.abstract_device.platform if mesh.abstract_device else ""
     if not platform:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.layers import similarity
+from bertjax.layers import text_embeddings
 
 Loss = tuple[Float[Array, ""], Float[Array, ""]]
 
@@ -44,7 +44,7 @@ def in_batch_negatives(
     # Positives first, so that the label of row i is i.
     candidates = vectors[:, 1:].swapaxes(0, 1).reshape(-1, vectors.shape[-1])
     excluded = excluded_candidates(text_ids, weights)
-    scores = similarity.cosines(anchors, candidates) / temperature
+    scores = text_embeddings.cosines(anchors, candidates) / temperature
     loss_sum, hits = softmax_of_rows(scores, excluded, weights)
     if symmetric:
         anchor_ids, positive_ids = text_ids[:, 0], text_ids[:, 1]
@@ -53,7 +53,7 @@ def in_batch_negatives(
         excluded = (
             same_anchor | (anchor_ids == positive_ids[:, None]) | same_positive | (weights == 0)
         )
-        scores = similarity.cosines(positives, anchors) / temperature
+        scores = text_embeddings.cosines(positives, anchors) / temperature
         reverse, _ = softmax_of_rows(scores, excluded, weights)
         loss_sum = (loss_sum + reverse) / 2
     return (loss_sum, weights.sum()), hits
@@ -170,7 +170,7 @@ def candidate_kl(
       weights: 0 for the rows of padding.
       temperature: Divides the cosines.
     """
-    cosines = _candidate_products(similarity.unit_vectors(vectors))
+    cosines = _candidate_products(text_embeddings.unit_vectors(vectors))
     student = jax.nn.log_softmax(cosines / temperature, axis=1)
     teacher = jax.nn.log_softmax(scores, axis=1)
     divergences = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=1)
@@ -179,10 +179,10 @@ def candidate_kl(
 
 def _candidate_products(vectors: Float[Array, "B G D"]) -> Float[Array, "B C"]:
     """Dot products of the first vector of each row with the others."""
-    precision = jax.lax.Precision.HIGHEST  # as in `similarity.cosines`
+    precision = jax.lax.Precision.HIGHEST  # as in `text_embeddings.cosines`
     return jnp.einsum("bd,bcd->bc", vectors[:, 0], vectors[:, 1:], precision=precision)
 
 
 def pair_cosines(vectors: Float[Array, "B 2 D"]) -> Float[Array, " B"]:
     """Computes the cosine of both vectors of each row."""
-    return jnp.prod(similarity.unit_vectors(vectors), axis=1).sum(axis=-1)
+    return jnp.prod(text_embeddings.unit_vectors(vectors), axis=1).sum(axis=-1)

@@ -7,12 +7,10 @@ Activations have the names of published configs. Each keeps one residual and rem
 rest; those of several operations are computed in float32, for precision at no cost in time.
 """
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated
 
 import flax.linen as nn
@@ -119,29 +117,6 @@ _TILE = 16, 64
 PrecisionName = Annotated[str, OneOf(PRECISIONS)]
 
 
-_TWICE_DIFFERENTIABLE = contextvars.ContextVar("twice_differentiable", default=False)
-
-
-@contextlib.contextmanager
-def twice_differentiable() -> Iterator[None]:
-    """Models traced in this context have gradients that can be differentiated again.
-
-    They have plain matmuls in the dtype of their activations. Not differentiable are the backward
-    passes of fused attention kernels, of 8-bit matmuls, and on CPUs of matmuls with bfloat16
-    operands and float32 results.
-    """
-    token = _TWICE_DIFFERENTIABLE.set(True)
-    try:
-        yield
-    finally:
-        _TWICE_DIFFERENTIABLE.reset(token)
-
-
-def is_twice_differentiable() -> bool:
-    """Whether the caller is in the context `twice_differentiable`."""
-    return _TWICE_DIFFERENTIABLE.get()
-
-
 def get_precision(name: str) -> Precision:
     """Returns the precision of a name in configs.
 
@@ -150,10 +125,7 @@ def get_precision(name: str) -> Precision:
     """
     if name not in PRECISIONS:
         raise UserError(f"no precision {name!r}: {nearest(name, PRECISIONS)}")
-    precision = PRECISIONS[name]
-    if is_twice_differentiable():
-        return Precision(precision.activations, precision.activations)
-    return precision
+    return PRECISIONS[name]
 
 
 def contract(

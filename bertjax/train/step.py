@@ -10,7 +10,8 @@ import optax
 from jaxtyping import Array
 
 from bertjax.interfaces import Batch, Params, extent
-from bertjax.layers.dense import twice_differentiable
+from bertjax.layers.attention_kernels import XLA, with_kernel
+from bertjax.layers.dense import get_precision
 from bertjax.layers.dropout import per_example_key
 from bertjax.pretrainer import Pretrainer, Sum
 from bertjax.train.accumulation import (
@@ -115,7 +116,10 @@ def make_train_step(
         with jax.named_scope(OPTIMIZER_SCOPE):
             state, update_metrics = _update(
                 *(state, params, gradient, carry, metrics, optimizer),
-                lambda params: loss(params, frozen, microbatch, dropout, None, 1, cached)[0],
+                lambda params: _loss(
+                    _make_twice_differentiable(pretrainer),
+                    *(params, frozen, microbatch, dropout, None, 1, cached),
+                )[0],
             )
         return state, metrics | update_metrics
 
@@ -278,6 +282,18 @@ def _update(
     return state, {"gradient_norm": gradient_norm, "skipped": skipped}
 
 
+def _make_twice_differentiable(pretrainer: Pretrainer) -> Pretrainer:
+    """The same losses by plain matmuls in the dtype of the activations.
+
+    Not all gradients of faster implementations can be differentiated again: not those of fused
+    attention kernels, of 8-bit matmuls, and on CPUs of matmuls with bfloat16 operands and float32
+    results.
+    """
+    encoder = with_kernel(pretrainer.encoder, XLA)
+    plain = get_precision(encoder.precision).activations
+    return pretrainer.clone(encoder=encoder.clone(precision=plain))
+
+
 def _as_objective(
     microbatch_loss: Callable[[Params], Array], params: Params
 ) -> Callable[[Params], Array]:
@@ -289,11 +305,7 @@ def _as_objective(
     def fill(trained: Any, all_params: Any) -> Any:
         return all_params if is_masked(trained) else trained
 
-    def objective(trained: Params) -> Array:
-        with twice_differentiable():
-            return microbatch_loss(jax.tree.map(fill, trained, params, is_leaf=is_masked))
-
-    return objective
+    return lambda trained: microbatch_loss(jax.tree.map(fill, trained, params, is_leaf=is_masked))
 
 
 def _learning_rate(schedule: optax.Schedule, step: Array, batch: Batch) -> Metrics:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers import contrastive, similarity
+from bertjax.layers import contrastive, text_embeddings
 
 B, G, D = 7, 3, 5
 TEMPERATURE = 0.3
@@ -111,7 +111,7 @@ def test_losses_have_finite_gradients_without_any_negative(vectors):
     value, gradient = jax.value_and_grad(loss)(jnp.asarray(vectors))
     assert float(value) == pytest.approx(0.0, abs=1e-5)
     assert np.isfinite(np.asarray(gradient)).all()
-    assert not np.asarray(similarity.unit_vectors(jnp.zeros((2, D)))).any()
+    assert not np.asarray(text_embeddings.unit_vectors(jnp.zeros((2, D)))).any()
 
 
 @pytest.mark.slow

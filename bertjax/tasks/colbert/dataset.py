@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from bertjax.errors import UserError
 from bertjax.io.files import write_output
-from bertjax.layers.similarity import maxsim
+from bertjax.layers.text_embeddings import maxsim
 from bertjax.metrics import classification
 from bertjax.tasks import dataset
 from bertjax.tasks.colbert.encoding import DOCUMENT, QUERY, make_encoder

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from bertjax import pretrainer
 from bertjax.constraints import AnyText, PositiveFloat, PositiveInt, Weight
 from bertjax.interfaces import Batch
-from bertjax.layers import contrastive, similarity
+from bertjax.layers import contrastive, text_embeddings
 from bertjax.layers.dense import Dense
 from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder, Sum
@@ -63,7 +63,7 @@ class Task(pretrainer.Task, kw_only=True):
         documents, document_kinds = (
             x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:]) for x in (vectors, kinds)
         )
-        scores_AC = similarity.maxsim(
+        scores_AC = text_embeddings.maxsim(
             vectors[:, 0, :length],
             kinds[:, 0, :length] == QUERY,
             documents,
@@ -87,4 +87,4 @@ class Task(pretrainer.Task, kw_only=True):
             initializer_range=output_stddev(encoder),
             name="projection",
         )
-        return similarity.unit_vectors(projection(encoded.sequence).astype(jnp.float32))
+        return text_embeddings.unit_vectors(projection(encoded.sequence).astype(jnp.float32))

@@ -9,7 +9,7 @@ from bertjax import pretrainer
 from bertjax.constraints import AnyText, OneOf, PositiveFloat, PositiveInt, Relation, Weight
 from bertjax.interfaces import Batch
 from bertjax.layers import contrastive
-from bertjax.layers.pooling import POOLINGS, pool
+from bertjax.layers.text_embeddings import POOLINGS, pool
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 CONTRASTIVE, COSENT, COSINE = "contrastive", "cosent", "cosine"
@@ -30,7 +30,7 @@ class Task(pretrainer.Task, kw_only=True):
         kl for scores of a teacher (`layers/contrastive.py`); "" for cosent if the data has scores,
         else contrastive.
       pooling: mean over the tokens of a sequence, special ones included; weighted, by position; or
-        cls (`layers/pooling.py`).
+        cls (`layers/text_embeddings.py`).
       temperature: Divides the cosines of contrastive, cosent and kl.
       symmetric: Whether contrastive is the mean of both directions.
       query_prompt: Put before every anchor, in training and wherever the run embeds queries.
