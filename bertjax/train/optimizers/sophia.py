@@ -17,8 +17,7 @@ from bertjax.train.optimizer import DECAY_BELOW_ONE, add_decayed_weights
 class Optimizer:
     """Sophia-H (algorithms 1 and 3), by Optax.
 
-    Every `sophia_interval` steps the gradient of one microbatch is differentiated once more, which
-    takes about the time of two gradients of it.
+    Every `sophia_interval` steps the gradient of one microbatch is differentiated once more.
 
     Attributes:
       weight_decay: Decoupled from the gradient; 0.2 in the paper.
