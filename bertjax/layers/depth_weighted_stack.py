@@ -132,7 +132,7 @@ def _differentiable(
     """Applies all layers; the backward pass is that of the first lines of this file."""
     empty = jnp.zeros((len(weights), *x.shape), x.dtype)
     empty = nn.with_logical_constraint(empty, (None, "batch", "length", None))
-    # What `apply_layers` reads beside its arguments, such as embeddings of relative positions.
+    # Constants: arrays that `apply_layers` closes over, such as embeddings of relative positions.
     apply_layers, constants = jax.closure_convert(apply_layers, params, x, empty, weights)
 
     @jax.custom_vjp

@@ -127,25 +127,6 @@ def test_accumulation_is_exact(whole, start, batch):
         assert metrics[name] == pytest.approx(float(value), rel=1e-5), name
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_an_optimizer_can_evaluate_the_loss_of_the_first_microbatch(microbatches, start, keyed):
-    """Also one of some of the parameters, which gets no others."""
-
-    def update(gradient, state, params, *, obj_fn, **_):
-        return gradient, obj_fn(params)
-
-    every = optax.GradientTransformationExtraArgs(lambda params: jnp.zeros(()), update)
-    evaluating = optax.masked(every, lambda params: {name: name == "mlm" for name in params})
-    _, rate = descent()
-    step = make_train_step(pretrainer(), evaluating, rate, seed=0, microbatches=microbatches)
-    initial = start.replace(opt_state=evaluating.init(start.params))
-    state, _ = jax.jit(step)(initial, keyed)
-    part = jax.tree.map(lambda x: x[0, 0], split_microbatches(keyed, microbatches, 1))
-    losses, _ = pretrainer().apply({"params": start.params}, part, train=False)
-    expected = mean(losses["mlm"]) + 0.5 * mean(losses["sentence_pair"])
-    assert float(state.opt_state.inner_state) == pytest.approx(float(expected), rel=1e-5)
-
-
 @pytest.mark.slow
 def test_accumulation_has_the_dropout_masks_of_the_whole_batch(start, batch):
     def step(microbatches):
