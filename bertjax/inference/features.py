@@ -22,8 +22,7 @@ from bertjax.errors import UserError
 from bertjax.huggingface.sentence_transformers import DEFAULT_LENGTH
 from bertjax.inference.feature_files import Chunk, TextReader
 from bertjax.interfaces import Batch, Tokenizer
-from bertjax.layers import text_embeddings
-from bertjax.layers.text_embeddings import pool
+from bertjax.layers.text_embeddings import pool, unit_vectors
 from bertjax.runs import examples
 from bertjax.tasks.batches import PairBatches
 from bertjax.train import sharding
@@ -207,7 +206,7 @@ def _compile(
         if pooling != "none":
             features = pool_layers(features, batch["attention_mask"])
         features = features[..., : dim or None]
-        return text_embeddings.unit_vectors(features) if normalize else features
+        return unit_vectors(features) if normalize else features
 
     compiled = jax.jit(sharding.on_mesh(forward, mesh, sharding.RULES), out_shardings=replicated)
     return lambda batch: compiled(params, batch)

@@ -129,7 +129,7 @@ def weight_matrix(weights: Float[Array, " W"]) -> Float[Array, "S S"]:
 def _differentiable(
     apply_layers: Callable[..., Any], params: PyTree, x: Array, weights: Float[Array, "S S"]
 ) -> Any:
-    """Applies all layers; the backward pass is that of the first lines of this file."""
+    """Applies all layers, with the backward pass that the docstring of this module describes."""
     empty = jnp.zeros((len(weights), *x.shape), x.dtype)
     empty = nn.with_logical_constraint(empty, (None, "batch", "length", None))
     # Constants: arrays that `apply_layers` closes over, such as embeddings of relative positions.
@@ -180,7 +180,7 @@ def _weighted_sum(
 
 
 def _sum_forward(weights, row, outputs):
-    # Not `_weighted_sum`, whose rule is no derivative for a second-order optimizer.
+    # Not `_weighted_sum`: a second-order optimizer would apply its rule, which is no derivative.
     return (_sum(weights[row], outputs), outputs), row
 
 
@@ -199,7 +199,10 @@ def _set_output(
     outputs: Float[Array, "S B L D"],
     output: Float[Array, "B L D"],
 ) -> Float[Array, "S B L D"]:
-    """Returns the outputs with another one, whose gradient is a weighted sum of those of sums."""
+    """Returns `outputs` with `output` at a position.
+
+    The gradient of `output` is the sum of the gradients of the sums times a column of the weights.
+    """
     del weights
     return outputs.at[position].set(output)
 
