@@ -20,11 +20,14 @@ PROGRAMS = ("gcloud", "kubectl", "sbatch", "scontrol", "srun", "ssh", "xpk", "sl
 COMMAND = ["pretrain", "--config", "configs/bert.py:tiny", "--workdir", "/shared/it's a run"]
 
 # Records its call; prints the output of the first matching reply and exits with its status, else 0.
+# The lock is held until exit: programs that run at the same time must not take the same reply.
 STUB = """\
-import json, os, pathlib, sys
+import fcntl, json, os, pathlib, sys
 home = pathlib.Path(os.environ["STUBS"])
+lock = open(home / "lock", "w")
 name = pathlib.Path(sys.argv[0]).name
 piped = "" if sys.stdin.isatty() or name == "ssh" else sys.stdin.read()
+fcntl.flock(lock, fcntl.LOCK_EX)
 with open(home / "calls", "a") as file:
     file.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
 (home / f"{name}.stdin").write_text(piped)
