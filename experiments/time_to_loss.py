@@ -6,10 +6,9 @@
         --seconds 1800 --workdir runs/time_to_loss --output experiments/speed/time_to_loss.json
 
 All runs start from the same parameters: PyTorch and bertjax for --seconds, and bertjax for a
-quarter of them, with AdamW, with LAMB at 1e-2, and with AdamW and Muon for as many steps of which
-three quarters are on 128 x 32 tokens. They train on batches of 32 x 128 tokens with 15% masks
+quarter of them, with AdamW and with Muon. They train on batches of 32 x 128 tokens with 15% masks
 sampled anew, clipped gradients, no dropout, and a learning rate that warms up, to 1e-3 with AdamW
-and Muon, and decays linearly with the time of training. PyTorch's loop is that of transformers'
+and 2e-3 with Muon, and decays linearly with the time of training. PyTorch's loop is that of transformers'
 `run_mlm.py`: `BertForMaskedLM`, and blocks of the concatenated text. On CPUs with bfloat16 matmuls
 both use them, PyTorch by autocast as with `run_mlm.py --bf16`. The time includes compilation, but
 neither imports nor checkpoints. All checkpoints are measured by PyTorch, in float32, on the same
@@ -51,8 +50,11 @@ PACKAGES = ("jax", "torch", "transformers")
 NUM_HELD_OUT = 1024
 NO_LABEL = -100
 OURS, THEIRS = "bertjax", "PyTorch"
-QUARTER_RUN = f"{OURS}, quarter"
-ONE_LENGTH = {"data.phases": (), "data.max_seq_length": LENGTH, "data.batch_size": BATCH}
+QUARTER_RUNS: Mapping[str, Mapping[str, Any]] = {
+    f"{OURS}, quarter": {},
+    f"{OURS}, quarter, Muon": {"optimizer.name": "muon", "optimizer.learning_rate": 2e-3},
+}
+"""Short runs, and the fields that differ from the long one."""
 INITIAL, CURVE, LOSS = "initial", "curve.json", "loss.json"
 
 Curve = Sequence[tuple[float, int, str]]
@@ -71,13 +73,10 @@ def main() -> None:
         subprocess.run(command, check=True)
     curves: dict[str, Curve] = {
         THEIRS: json.loads((workdir / THEIRS / CURVE).read_text(encoding="utf-8")),
-        OURS: train(arguments, workdir / OURS, arguments.seconds, ONE_LENGTH),
+        OURS: train(arguments, workdir / OURS, arguments.seconds, {}),
     }
-    seconds = QUARTER * arguments.seconds
-    curves[QUARTER_RUN] = train(arguments, workdir / QUARTER_RUN, seconds, ONE_LENGTH)
-    for name, changes in _other_recipes(num_steps=curves[QUARTER_RUN][-1][1]).items():
-        name = f"{QUARTER_RUN}, {name}"
-        curves[name] = train(arguments, workdir / name, seconds, changes)
+    for name, changes in QUARTER_RUNS.items():
+        curves[name] = train(arguments, workdir / name, QUARTER * arguments.seconds, changes)
     losses = {
         name: [(*position, evaluate(arguments, folder)) for *position, folder in curve]
         for name, curve in curves.items()
@@ -111,26 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _other_recipes(num_steps: int) -> Mapping[str, Mapping[str, Any]]:
-    """Returns the fields of the other short runs that differ from the first.
-
-    Args:
-      num_steps: Steps of the short run with AdamW; phases have a number of steps, not a time.
-    """
-    num_short = num_steps * 3 // 4
-    short_first = {
-        "budget_seconds": 0.0,
-        "num_train_steps": num_steps,
-        "optimizer.warmup_steps": round(WARMUP * num_steps),
-        "data.phases": ((num_short, 32, 128), (num_steps - num_short, LENGTH, BATCH)),
-    }
-    return {
-        "LAMB": ONE_LENGTH | {"optimizer.name": "lamb", "optimizer.learning_rate": 1e-2},
-        "32 tokens first": short_first,
-        "32 tokens first, Muon": short_first | {"optimizer.name": "muon"},
-    }
-
-
 def train(
     arguments: argparse.Namespace,
     workdir: pathlib.Path,
@@ -147,6 +126,9 @@ def train(
         "eval_every": 0,
         "eval_examples": BATCH,
         "data.corpus": arguments.corpus,
+        "data.phases": (),
+        "data.max_seq_length": LENGTH,
+        "data.batch_size": BATCH,
         "data.format": "packed-documents",  # without padding, as the blocks of PyTorch
         "data.microbatches": 1,
         "objectives.mlm.masked_lm_prob": MASK_SHARE,

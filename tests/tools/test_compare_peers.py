@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 
 import pytest
@@ -59,7 +60,7 @@ def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
     assert (rows["bertjax"]["median"], rows["bertjax"]["minimum"]) == (3.0, 1.0)
     assert output.with_suffix(".png").stat().st_size > 1000
     printed = capsys.readouterr()
-    assert "mini     huggingface" in printed.out
+    assert "mini         huggingface" in printed.out
     assert "mini, round 3, s: huggingface 9.000" in printed.err
 
 
@@ -81,13 +82,13 @@ def test_user_errors_are_one_line(tool, options, printed, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["mlm", "causal_lm", "generation"])
+@pytest.mark.parametrize("task", ["mlm", "causal_lm", "finetuning", "generation"])
 def test_the_peers_have_the_same_model(task, tool, monkeypatch, xla_flags):
-    pytest.importorskip("transformers", reason="peers need transformers, of the group test-all")
+    if not all(map(importlib.util.find_spec, tool.TASKS[task].packages)):
+        pytest.skip("peers need packages of the group test-all")
     monkeypatch.setenv("XLA_FLAGS", xla_flags(1))
     fields = {"width": 8, "layers": 1, "heads": 2, "batch_size": 2, "length": 16, "predictions": 3}
-    if task == "generation":
-        fields["new_tokens"] = 4
+    fields |= {"generation": {"new_tokens": 4}, "finetuning": {"num_steps": 2}}.get(task, {})
     shape = dataclasses.replace(next(iter(tool.TASKS[task].shapes)), **fields)
     uncompiled = [peer for peer in tool.TASKS[task].peers if peer not in COMPILED]
     with contextlib.closing(tool.Workers()) as workers:

@@ -1,4 +1,4 @@
-"""Models and texts of the inference tasks of compare_peers.py."""
+"""Models and texts of the tasks of compare_peers.py that read texts."""
 
 import importlib.util
 import pathlib
@@ -18,12 +18,12 @@ def minilm_folder() -> pathlib.Path:
     return pathlib.Path(importlib.util.find_spec(MINILM).origin).parent / "model"
 
 
-def sentences(shape: Shape) -> list[str]:
-    """Returns a batch of sentences of random words, of mixed length."""
+def sentences(number: int) -> list[str]:
+    """Returns sentences of random words, of mixed length."""
     lines = (minilm_folder() / "vocab.txt").read_text(encoding="utf-8").splitlines()
     words = np.array([line for line in lines if line.isascii() and line.isalpha()])
     random = np.random.default_rng(SEED)
-    sizes = random.lognormal(np.log(MEDIAN_WORDS), SPREAD, shape.batch_size).astype(int)
+    sizes = random.lognormal(np.log(MEDIAN_WORDS), SPREAD, number).astype(int)
     return [" ".join(random.choice(words, size)) for size in sizes.clip(1, MAX_WORDS)]
 
 

@@ -8,7 +8,7 @@ FOLDER has the random GPT-2 that torch_inference.py wrote.
 import pathlib
 import sys
 
-from inference_inputs import minilm_folder, prompts, sentences
+from inputs import minilm_folder, prompts, sentences
 from worker import Shape, Step, serve
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
@@ -18,7 +18,7 @@ from bertjax.train.checkpoint import trees
 
 def embedding(shape: Shape) -> tuple[Step, int]:
     """`Model.embed` of all sentences."""
-    model, texts = bertjax.load(minilm_folder()), sentences(shape)
+    model, texts = bertjax.load(minilm_folder()), sentences(shape.batch_size)
     return lambda: model.embed(texts), trees.num_parameters(model.params)
 
 

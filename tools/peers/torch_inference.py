@@ -11,7 +11,7 @@ import sys
 import tokenizers
 import torch
 import transformers
-from inference_inputs import SEED, minilm_folder, prompts, sentences
+from inputs import SEED, minilm_folder, prompts, sentences
 from worker import Shape, Step, serve
 
 
@@ -20,7 +20,7 @@ def embedding(shape: Shape) -> tuple[Step, int]:
     import sentence_transformers
 
     model = sentence_transformers.SentenceTransformer(str(minilm_folder()), device="cpu")
-    texts = sentences(shape)
+    texts = sentences(shape.batch_size)
     return lambda: model.encode(texts, show_progress_bar=False), _num_parameters(model)
 
 

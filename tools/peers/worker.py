@@ -1,9 +1,8 @@
 """Answer requests for timings: the loop of the workers of compare_peers.py.
 
 A request is a line of JSON: `peer`, `shape` (a `Shape`) and `steps`. The answer is a line with
-`seconds`, of one step, and `parameters`. A step is one repetition of the task: a training step, or
-the embedding or generation of all texts. A peer is built at its first request, and runs a warm-up
-step before each timing, since the memory of idle processes may have been paged out.
+`seconds`, of one step, and `parameters`. A step is one repetition of the task: a training step, the
+embedding or generation of all texts, or a fine-tuning run. A peer is built at its first request.
 """
 
 import dataclasses
@@ -28,6 +27,7 @@ class Shape:
       length: Tokens of a sequence, or of a prompt.
       predictions: Masked tokens of a sequence.
       new_tokens: Generated tokens of a sequence.
+      num_steps: Training steps of a fine-tuning run.
       precision: "float32", or "bfloat16" for the operands of matmuls.
       vocab_size: V.
       dropout: Of hidden states and of attention weights.
@@ -42,6 +42,7 @@ class Shape:
     length: int = 128
     predictions: int = 20
     new_tokens: int = 0
+    num_steps: int = 0
     precision: str = "float32"
     vocab_size: int = 30522
     dropout: float = 0.1
@@ -65,11 +66,15 @@ def random_batch(shape: Shape) -> dict[str, np.ndarray]:
     }
 
 
-def serve(builders: Mapping[str, Callable[[Shape], tuple[Step, int]]]) -> None:
+def serve(
+    builders: Mapping[str, Callable[[Shape], tuple[Step, int]]], *, warm_up: bool = True
+) -> None:
     """Answers requests until the end of standard input.
 
     Args:
       builders: Peers by name: from a shape to the step and the number of parameters.
+      warm_up: Whether to run a step before each timing, since the memory of idle processes may have
+        been paged out.
     """
     # Output of libraries goes to standard error.
     replies = os.fdopen(os.dup(1), "w")
@@ -82,7 +87,8 @@ def serve(builders: Mapping[str, Callable[[Shape], tuple[Step, int]]]) -> None:
         if key not in built:
             built[key] = builders[request["peer"]](shape)
         step, parameters = built[key]
-        step()
+        if warm_up:
+            step()
         start = time.perf_counter()
         for _ in range(request["steps"]):
             step()
