@@ -8,11 +8,11 @@
 All runs start from the same parameters: PyTorch and bertjax for --seconds, and bertjax for a
 quarter of them, with AdamW and with Muon. They train on batches of 32 x 128 tokens with 15% masks
 sampled anew, clipped gradients, no dropout, and a learning rate that warms up, to 1e-3 with AdamW
-and 2e-3 with Muon, and decays linearly with the time of training. PyTorch's loop is that of transformers'
-`run_mlm.py`: `BertForMaskedLM`, and blocks of the concatenated text. On CPUs with bfloat16 matmuls
-both use them, PyTorch by autocast as with `run_mlm.py --bf16`. The time includes compilation, but
-neither imports nor checkpoints. All checkpoints are measured by PyTorch, in float32, on the same
-masked blocks.
+and 2e-3 with Muon, and decays linearly with the time of training. PyTorch's loop is that of
+transformers' `run_mlm.py`: `BertForMaskedLM`, and blocks of the concatenated text. On CPUs with
+bfloat16 matmuls both use them, PyTorch by autocast as with `run_mlm.py --bf16`. The time includes
+compilation, but neither imports nor checkpoints. All checkpoints are measured by PyTorch, in
+float32, on the same masked blocks.
 
 Nothing else may run at the same time. Complete runs and measurements are not repeated. The result
 is stored in --output and plotted.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import transformers
 from inputs import SEED, minilm_folder, sentences
-from worker import LEARNING_RATE, MAX_GRAD_NORM, WEIGHT_DECAY, Shape, Step, serve
+from worker import LEARNING_RATE, MAX_GRAD_NORM, PRECISIONS, WEIGHT_DECAY, Shape, Step, serve
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NUM_DEV = 1_000
@@ -88,7 +88,7 @@ def bertjax(shape: Shape, inputs: pathlib.Path, output: pathlib.Path) -> Sequenc
         "num_train_epochs": 1,
         "choose_epoch": "last",
         "data.batch_size": shape.batch_size,
-        "model.precision": shape.precision,
+        "model.precision": PRECISIONS[shape.precision],
         "optimizer.learning_rate": LEARNING_RATE,
         "optimizer.weight_decay": WEIGHT_DECAY,
         "optimizer.max_grad_norm": MAX_GRAD_NORM,

@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from worker import LEARNING_RATE, MAX_GRAD_NORM, WEIGHT_DECAY, Shape, Step, random_batch, serve
+from worker import (
+    LEARNING_RATE,
+    MAX_GRAD_NORM,
+    PRECISIONS,
+    WEIGHT_DECAY,
+    Shape,
+    Step,
+    random_batch,
+    serve,
+)
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
 
@@ -34,7 +43,7 @@ def bertjax_step(shape: Shape) -> tuple[Step, int]:
         "model.intermediate_size": 4 * shape.width,
         "model.hidden_dropout_prob": shape.dropout,
         "model.attention_probs_dropout_prob": shape.dropout,
-        "model.precision": {"bfloat16": "bfloat16_operands"}.get(shape.precision, shape.precision),
+        "model.precision": PRECISIONS[shape.precision],
         "data.phases": (),
         "data.microbatches": 1,
         "data.max_seq_length": shape.length,

@@ -48,6 +48,8 @@ class Shape:
     dropout: float = 0.1
 
 
+PRECISIONS = {"float32": "float32", "bfloat16": "bfloat16_operands"}
+"""`config.model.precision` of bertjax for that of a shape."""
 LEARNING_RATE, WEIGHT_DECAY, MAX_GRAD_NORM = 1e-4, 0.01, 1.0
 """AdamW of every peer, with gradients clipped to this norm."""
 
