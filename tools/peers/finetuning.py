@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import transformers
 from inputs import SEED, minilm_folder, sentences
+from torch_steps import bert_config
 from worker import LEARNING_RATE, MAX_GRAD_NORM, PRECISIONS, WEIGHT_DECAY, Shape, Step, serve
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -50,16 +51,7 @@ def builder(command: Callable[[Shape, pathlib.Path, pathlib.Path], Sequence[str]
 def _write_inputs(shape: Shape, folder: pathlib.Path) -> None:
     """Writes `model`, in the layout of transformers, and the tables of `data`."""
     tokenizer = transformers.BertTokenizer(str(minilm_folder() / "vocab.txt"))
-    config = transformers.BertConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.width,
-        hidden_dropout_prob=shape.dropout,
-        attention_probs_dropout_prob=shape.dropout,
-    )
-    model = transformers.BertModel(config)
+    model = transformers.BertModel(bert_config(shape))
     for part in (model, tokenizer):
         part.save_pretrained(folder / "model")
     num_train = shape.num_steps * shape.batch_size

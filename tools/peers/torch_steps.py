@@ -25,7 +25,15 @@ def huggingface_step(shape: Shape, *, compiled: bool = False) -> tuple[Step, int
 
 def _bert(shape: Shape) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """All positions have logits, and those that are not masked have no label."""
-    config = transformers.BertConfig(
+    tokens, positions, labels = _batch(shape)
+    everywhere = torch.full_like(tokens, NO_LABEL).scatter(1, positions, labels)
+    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": everywhere}
+    return transformers.BertForMaskedLM(bert_config(shape)).train(), inputs
+
+
+def bert_config(shape: Shape) -> transformers.BertConfig:
+    """Returns the config of a BERT of this shape."""
+    return transformers.BertConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
@@ -34,10 +42,6 @@ def _bert(shape: Shape) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         hidden_dropout_prob=shape.dropout,
         attention_probs_dropout_prob=shape.dropout,
     )
-    tokens, positions, labels = _batch(shape)
-    everywhere = torch.full_like(tokens, NO_LABEL).scatter(1, positions, labels)
-    inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": everywhere}
-    return transformers.BertForMaskedLM(config).train(), inputs
 
 
 def _gpt2(shape: Shape) -> tuple[nn.Module, dict[str, torch.Tensor]]:
