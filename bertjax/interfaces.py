@@ -17,6 +17,8 @@ Batch keys (a batch is a flat mapping from these names to arrays):
   attention_mask bool  [B L]     True for tokens, False for padding; [B L M] for a visible matrix
   word_starts    bool  [B L]     optional; True for the first token of a word
   pack_ids       int   [B L]     optional; packed rows: number of the text from 1, 0 = padding
+  packed_tokens  int   [B S]     optional; G examples share rows that have G S slots: index of each
+                                 slot's token in their [G L], -1 = padding (`packed_rows.py`)
   branch_ids     int   [B L]     optional; K-BERT: number of the branch from 1, 0 = the text itself
   entity_ids     int   [B L]     with it; number of the entity of a token or branch, 0 = none
   prediction_order int [B L]     optional; XLNet: step of a token's prediction, -1 = not predicted
@@ -66,8 +68,11 @@ Params = Any
 
 
 def extent(batch: Batch) -> tuple[int, int]:
-    """Returns (examples, tokens per example) of a batch; an image counts as one token."""
-    return batch["input_ids"].shape if "input_ids" in batch else (len(batch["pixel_values"]), 1)
+    """Returns (examples, encoded tokens per example) of a batch; an image counts as one token."""
+    for key in ("packed_tokens", "input_ids"):
+        if key in batch:
+            return batch[key].shape
+    return len(batch["pixel_values"]), 1
 
 
 @runtime_checkable

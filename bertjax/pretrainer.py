@@ -253,7 +253,8 @@ class Pretrainer(nn.Module):
     Attributes:
       encoder: The encoder.
       objectives: For each name a function that builds the objective, in order of `prepare`.
-      encode: Function that applies the encoder; `layers/layer_choice.py` has one for frozen ones.
+      encode: Function that applies the encoder; `layers/layer_choice.py` has one for frozen ones,
+        `layers/packed_rows.py` one for examples that share rows.
     """
 
     encoder: nn.Module
@@ -313,7 +314,8 @@ class Pretrainer(nn.Module):
     @nn.nowrap
     def rows_per_example(self) -> int:
         """Number of consecutive rows that no microbatch separates."""
-        return math.lcm(*(make().rows_per_example() for make in self.objectives.values()))
+        packed = getattr(self.encode, "num_examples", 1)
+        return math.lcm(packed, *(make().rows_per_example() for make in self.objectives.values()))
 
     @nn.nowrap
     def init_params(self, params: Params, frozen: Mapping[str, Params]) -> Params:

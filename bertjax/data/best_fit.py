@@ -50,6 +50,29 @@ def plan(counts: Int[np.ndarray, " L_and_1"]) -> Plan:
     return _to_plan([bins for capacity in sorted(by_capacity) for bins in by_capacity[capacity]])
 
 
+def place(
+    sizes: Int[np.ndarray, " n"], length: int
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Places pieces of these sizes into rows of `length` tokens.
+
+    Returns:
+      The row of each piece, and its offset in the row.
+    """
+    counts = np.bincount(sizes, minlength=length + 1)
+    planned = plan(counts)
+    composition = np.repeat(np.arange(len(planned.sizes)), np.diff(planned.starts))
+    in_rows = planned.sizes[composition]
+    row, slot = np.nonzero(in_rows)
+    repetition = (np.arange(len(composition)) - planned.starts[composition])[row]
+    number = planned.first[composition][row, slot]
+    number += repetition * planned.step[composition][row, slot]
+    piece = np.argsort(sizes, kind="stable")[offsets(counts)[in_rows[row, slot]] + number]
+    rows, starts = np.zeros((2, len(sizes)), np.int64)
+    rows[piece] = row
+    starts[piece] = (np.cumsum(in_rows, axis=1) - in_rows)[row, slot]
+    return rows, starts
+
+
 def _place(size: int, count: int, length: int, by_capacity: dict[int, list[_Bins]]) -> None:
     """Put pieces of one size into the rows with the least free space that fits, or new rows."""
     capacities = sorted(capacity for capacity in by_capacity if capacity >= size)

@@ -208,17 +208,27 @@ class DropoutKeys(NamedTuple):
 
     @jax.named_scope("dropout")
     def mask(self, shape: tuple[int, ...]) -> DropoutMask:
-        """Samples the mask; the first axis holds one or several rows of each example in turn."""
+        """Samples the mask; the first axis holds one or several rows of each example in turn.
+
+        It may also hold several examples in each row, which has the key of one of them.
+        """
         if self.keys.ndim == 0:
             bits = bits16(self.keys, shape)
         else:
-            rows = (shape[0] // len(self.keys), *shape[1:])
-            bits = jax.vmap(lambda key: bits16(key, rows))(self.keys).reshape(shape)
+            keys = self._of_rows(shape[0])
+            rows = (shape[0] // len(keys), *shape[1:])
+            bits = jax.vmap(lambda key: bits16(key, rows))(keys).reshape(shape)
         return DropoutMask(bits >= self.threshold, self.scale)
+
+    def _of_rows(self, num_rows: int) -> Key[Array, " R"]:
+        """The keys of the examples, or of as many of them as there are rows."""
+        if num_rows >= len(self.keys):
+            return self.keys
+        return self.keys[np.arange(num_rows) * len(self.keys) // num_rows]
 
     def has_counters(self, shape: tuple[int, int, int, int]) -> bool:
         """Whether the bits of a mask are those of Threefry blocks with consecutive counts."""
-        blocks = math.prod(shape) // _PARTS // self.keys.size
+        blocks = math.prod(shape) // _PARTS // min(self.keys.size, shape[0])
         is_threefry = str(jax.random.key_impl(self.keys)) == "threefry2x32"
         return is_threefry and shape[-1] % _PARTS == 0 and blocks <= _MAX_BLOCKS
 
@@ -229,7 +239,8 @@ class DropoutKeys(NamedTuple):
         must have `has_counters`.
         """
         batch, heads, length, width = shape
-        words_EW = jax.random.key_data(self.keys).reshape(-1, 2)
+        keys = self.keys if self.keys.ndim == 0 else self._of_rows(batch)
+        words_EW = jax.random.key_data(keys).reshape(-1, 2)
         rows = batch // len(words_EW)
         first_RH = _counts((rows, heads)) * np.uint32(length * (width // _PARTS))
         first_BH = jnp.tile(first_RH, (len(words_EW), 1))

@@ -22,8 +22,9 @@ from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
 from bertjax.interfaces import Dataset, Tokenizer
 from bertjax.io import copies
+from bertjax.layers.packed_rows import PackedEncoding
 from bertjax.pretrained import tokenizer_folder
-from bertjax.pretrainer import Pretrainer
+from bertjax.pretrainer import Encoded, Pretrainer
 from bertjax.runs import examples, results
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runtime.interrupt import Interrupt
@@ -177,7 +178,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
         teacher.check(config, tokenizer, config.data.max_seq_length)
     more = runs_teachers.objectives(sections, build.tokenizer_fields(config, tokenizer), teachers)
     heads = {config.task.name: build.task(config.task), **more}
-    pretrainer = Pretrainer(build.encoder(config.model), heads, build.encode(config))
+    pretrainer = Pretrainer(build.encoder(config.model), heads, encode(config))
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
@@ -186,7 +187,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
         dataset=dataset,
         pretrainer=pretrainer,
         teachers=teachers,
-        mesh=mesh_of(config),
+        mesh=mesh_of(config, dataset),
     )
     for part in transferred_parts(job):
         checkpoint_origin.check(origin.checkpoint, job.shapes, part)
@@ -285,6 +286,7 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
         config.init = origin.description()
         if extra := build.extra_ids(origin.config):
             config.init.extra_ids = extra
+    _check_packing(config)
     max_length = build.positions(model)
     if config.data.max_seq_length > max_length:
         raise UserError(
@@ -292,6 +294,33 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
             f"{max_length}, the positions of the model of {origin.run}; lower it"
         )
     return config
+
+
+def encode(config: ConfigDict) -> Callable[..., Encoded]:
+    """The function that applies a run's encoder to a training batch."""
+    encode_rows, packed_examples = build.encode(config), _packed_examples(config)
+    return PackedEncoding(packed_examples, encode_rows) if packed_examples else encode_rows
+
+
+def _packed_examples(config: ConfigDict) -> int:
+    return config.data.get("packed_examples") or 0
+
+
+def _check_packing(config: ConfigDict) -> None:
+    """Raises if examples are to share rows, but the model or an objective requires whole rows."""
+    if not _packed_examples(config):
+        return
+    model = catalog.load("models", config.model.name).Model
+    reasons = {
+        f"model {config.model.name}": not getattr(model, "supports_packing", True),
+        "config.data.knowledge": bool(config.data.get("knowledge")),
+        "further objectives": bool(config.get("objectives")),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise UserError(
+                f"config.data.packed_examples is not supported with {reason}: set it to 0"
+            )
 
 
 def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
@@ -311,6 +340,7 @@ def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
         eval_batch_size=fields.eval_batch_size,
         padded_lengths=fields.padded_lengths,
         batches_per_group=fields.batches_per_group,
+        packed_examples=_packed_examples(config),
         max_train_examples=config.max_train_examples,
         seed=config.seed,
     )
@@ -334,9 +364,16 @@ def with_derived_fields(config: ConfigDict, dataset: Dataset) -> ConfigDict:
     return config
 
 
-def mesh_of(config: ConfigDict) -> Mesh:
-    """The mesh of a run, whose data axis divides its batch sizes."""
+def mesh_of(config: ConfigDict, dataset: Dataset) -> Mesh:
+    """The mesh of a run, whose data axis divides its batch sizes and separates no packed examples.
+
+    Raises:
+      UserError: it does not.
+    """
     mesh = build.make_mesh(config)
     check_batch_size(config.data.batch_size, mesh, config.data.microbatches)
     check_batch_size(config.data.eval_batch_size, mesh)
+    if packed_examples := _packed_examples(config):
+        batch_size = dataset.batches["train"].batch_size
+        check_batch_size(batch_size, mesh, config.data.microbatches, packed_examples)
     return mesh

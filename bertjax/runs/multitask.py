@@ -133,9 +133,9 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
         origin=origin,
         tokenizer=tokenizer,
         dataset=dataset,
-        pretrainer=Pretrainer(build.encoder(config.model), heads, build.encode(config)),
+        pretrainer=Pretrainer(build.encoder(config.model), heads, finetune_job.encode(config)),
         teachers={},
-        mesh=finetune_job.mesh_of(config),
+        mesh=finetune_job.mesh_of(config, dataset),
         heads=heads,
     )
     for part in finetune_job.transferred_parts(job):

@@ -4,6 +4,7 @@ A batch is padded to the smallest of a few fixed lengths that fits, because ever
 once. Padding changes no output, but it costs time: random batches of 32 SST-2 sentences are 78%
 padding. Examples are therefore shuffled, sorted by length within groups of a few batches and cut
 into batches, and the batches are shuffled again; with 1 batch per group this is a plain shuffle.
+Or the examples of a batch share rows (`layers/packed_rows.py`), which changes no batch's examples.
 
 A mixture of tasks has batches of one task each, in random order (MT-DNN, Liu et al. 2019).
 """
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int, Num
 
+from bertjax.data import best_fit
+from bertjax.data.layout import ranges
 from bertjax.errors import UserError
 from bertjax.tasks.sequences import Pairs
 
@@ -24,6 +27,9 @@ Batch = dict[str, np.ndarray]
 Rows = slice | Int[np.ndarray, " b"]
 """The rows of a global batch that one host builds."""
 EVERY_ROW = slice(None)
+
+_ROW_COUNTS = 8
+"""Number of different row counts of a packed group, each of which is compiled once."""
 
 PADDING = -1
 """The example number of a padding row in a short last batch."""
@@ -41,9 +47,12 @@ class PairBatches:
       batches_per_group: Number of batches within which examples are sorted by length.
       seed: Seed of the shuffles.
       group_size: Number of consecutive sequences that stay in one batch: the choices of a question.
+      packed_examples: Number of consecutive sequences of a training batch that share rows; 0 for
+        none that do. Rows then have one length, and their number is one of eight.
 
     Raises:
-      UserError: a size is below 1, or the lengths do not ascend or are too short.
+      UserError: a size is below 1, or the lengths do not ascend or are too short; or rows cannot be
+        shared.
     """
 
     pairs: Pairs
@@ -53,6 +62,7 @@ class PairBatches:
     batches_per_group: int = 1
     seed: int = 0
     group_size: int = 1
+    packed_examples: int = 0
 
     def __post_init__(self):
         if self.batch_size < 1 or self.batches_per_group < 1:
@@ -75,6 +85,22 @@ class PairBatches:
             raise UserError(
                 f"padded_lengths={self.padded_lengths}: the longest sequence has {max_length} "
                 "tokens; end with max_seq_length"
+            )
+        self._check_packing()
+
+    def _check_packing(self) -> None:
+        if self.packed_examples % _ROW_COUNTS or (
+            self.packed_examples and self.batch_size % self.packed_examples
+        ):
+            raise UserError(
+                f"packed_examples={self.packed_examples}: expected 0, or a multiple of "
+                f"{_ROW_COUNTS} that divides batch_size={self.batch_size}"
+            )
+        if self.packed_examples and self._row_length % _ROW_COUNTS:
+            raise UserError(
+                f"packed_examples={self.packed_examples} requires rows of a multiple of "
+                f"{_ROW_COUNTS} tokens: got {self._row_length}; change max_seq_length or "
+                "padded_lengths"
             )
 
     @property
@@ -149,20 +175,49 @@ class PairBatches:
         return np.where(groups[:, None] == PADDING, PADDING, members).reshape(-1)
 
     def _batch(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
-        batch = self._make_inputs(examples, rows)
+        batch = self._make_inputs(examples, rows, self._row_length if self.packed_examples else 0)
+        if self.packed_examples:
+            packed = self._pack(self.pairs.lengths[self._filled(examples)])
+            batch["packed_tokens"] = packed[rows].astype(np.int32)
         return (
             batch if self.labels is None else batch | {"labels": self.labels[batch["example_id"]]}
         )
 
-    def _make_inputs(self, examples: Int[np.ndarray, " B"], rows: Rows) -> Batch:
-        real = examples != PADDING
-        # A copy of a real example fills a short batch, so that no row is without tokens.
-        filled = np.where(real, examples, np.resize(examples[: self.group_size], len(examples)))
-        length = int(self._padded_sizes(self.pairs.lengths[filled]).max())
+    def _filled(self, examples: Int[np.ndarray, " B"]) -> Int[np.ndarray, " B"]:
+        """A copy of a real example fills a short batch, so that no row is without tokens."""
+        first = np.resize(examples[: self.group_size], len(examples))
+        return np.where(examples == PADDING, first, examples)
+
+    def _make_inputs(self, examples: Int[np.ndarray, " B"], rows: Rows, length: int = 0) -> Batch:
+        """The inputs of a batch, padded to `length`, or to the smallest allowed one if it is 0."""
+        real, filled = examples != PADDING, self._filled(examples)
+        length = length or int(self._padded_sizes(self.pairs.lengths[filled]).max())
         return self.pairs.rows(filled[rows], length) | {
             "example_id": filled[rows].astype(np.int32),
             "example_weight": real[rows].astype(np.float32),
         }
+
+    @functools.cached_property
+    def _row_length(self) -> int:
+        """Length of rows that examples share: that of the longest sequence, padded."""
+        return int(self._padded_sizes(self.pairs.lengths).max())
+
+    def _pack(self, lengths: Int[np.ndarray, " B"]) -> Int[np.ndarray, "B S"]:
+        """`packed_tokens` of sequences of these lengths; see `interfaces.py`."""
+        length, size = self._row_length, self.packed_examples
+        starts, num_rows = np.zeros(len(lengths), np.int64), 1
+        for group in range(0, len(lengths), size):
+            members = slice(group, group + size)
+            row, offset = best_fit.place(lengths[members], length)
+            starts[members] = row * length + offset
+            num_rows = max(num_rows, int(row.max()) + 1)
+        unit = size // _ROW_COUNTS
+        num_slots = -(-num_rows // unit) * unit * length
+        group, member = np.divmod(np.arange(len(lengths)), size)
+        packed = np.full(len(lengths) // size * num_slots, -1)
+        tokens = ranges(member * length, lengths)
+        packed[ranges(group * num_slots + starts, lengths)] = tokens
+        return packed.reshape(len(lengths), -1)
 
     def _padded_sizes(self, lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Returns the smallest allowed length for each."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Num
 
-from bertjax.constraints import AnyText, PositiveInt
+from bertjax.constraints import AnyText, NonNegativeInt, PositiveInt
 from bertjax.errors import UserError
 from bertjax.interfaces import Tokenizer
 from bertjax.tasks import sequences as tasks_sequences
@@ -88,6 +88,8 @@ class DataFields:
       padded_lengths: Further, shorter lengths in tokens to which batches may be padded.
       batches_per_group: Number of batches within which sequences are sorted by length; 1 sorts
         none.
+      packed_examples: Number of consecutive examples of a training batch whose tokens share rows,
+        a multiple of 8, instead of rows of padding; 0 gives each a row of its own.
       fingerprint: Fingerprint of the data; written by the run.
     """
 
@@ -97,6 +99,7 @@ class DataFields:
     eval_batch_size: PositiveInt
     padded_lengths: tuple[PositiveInt, ...]
     batches_per_group: PositiveInt
+    packed_examples: NonNegativeInt = 0
     fingerprint: AnyText
 
 
@@ -150,6 +153,7 @@ class EncodingSpec:
       batches_per_group: Number of batches within which sequences are sorted by length.
       max_train_examples: Size of a random subset of the training split; 0 uses all of it.
       seed: Seed of the subset and of the shuffles.
+      packed_examples: Number of consecutive training examples that share rows; 0 for none.
     """
 
     tokenizer: Tokenizer
@@ -163,6 +167,7 @@ class EncodingSpec:
     batches_per_group: int
     max_train_examples: int
     seed: int
+    packed_examples: int = 0
 
     def subsample(self, split: str, examples: AnyExamples) -> AnyExamples:
         """Returns `max_train_examples` random examples of the training split, or all of another."""
@@ -205,6 +210,7 @@ class EncodingSpec:
             batches_per_group=self.batches_per_group,
             seed=self.seed,
             group_size=group_size,
+            packed_examples=self.packed_examples if split == "train" else 0,
         )
 
 

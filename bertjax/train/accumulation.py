@@ -98,16 +98,17 @@ def apply_with_gradient_cache(
 
     @jax.checkpoint
     def embed(part: tuple[Batch, jax.Array]) -> jax.Array:
-        rows, keys = part
+        examples, keys = part
         rngs = {"dropout": per_example_key(dropout, keys)}
-        return pretrainer.apply(variables, rows, train=True, rngs=rngs, method="embed")
+        return pretrainer.apply(variables, examples, train=True, rngs=rngs, method="embed")
 
     def one_part(carry: None, part: Any) -> tuple[None, jax.Array]:
         return carry, vmap_data_shards(embed)(part)
 
-    parts = split_microbatches((batch, dropout_keys), microbatches, num_data_shards())
+    rows = pretrainer.rows_per_example()
+    parts = split_microbatches((batch, dropout_keys), microbatches, num_data_shards(), rows)
     _, embeddings = jax.lax.scan(one_part, None, parts)
-    embeddings = merge_microbatches(embeddings)
+    embeddings = merge_microbatches(embeddings, rows)
     return pretrainer.apply(variables, embeddings, batch, method="losses_of_embeddings")
 
 

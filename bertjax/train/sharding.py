@@ -304,20 +304,29 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
 
 
-def check_batch_size(batch_size: int, mesh: Mesh, microbatches: int = 1) -> None:
+def check_batch_size(
+    batch_size: int, mesh: Mesh, microbatches: int = 1, packed_examples: int = 1
+) -> None:
     """Checks that a batch divides into equal parts for all devices and microbatches.
+
+    Args:
+      batch_size: Number of examples.
+      mesh: The devices.
+      microbatches: Number of microbatches.
+      packed_examples: Number of consecutive examples that share rows, which no part separates.
 
     Raises:
       UserError: the batch size is not a multiple of the number of parts.
     """
     if microbatches < 1:
         raise UserError(f"microbatches: got {microbatches}, expected an integer >= 1")
-    parts = mesh.shape["data"] * mesh.shape["fsdp"] * microbatches
+    parts = mesh.shape["data"] * mesh.shape["fsdp"] * microbatches * packed_examples
     if batch_size % parts:
         low = batch_size // parts * parts
+        whole = f", multiples of packed_examples={packed_examples}" if packed_examples > 1 else ""
         raise UserError(
             f"batch_size={batch_size} does not divide into data={mesh.shape['data']} x "
-            f"fsdp={mesh.shape['fsdp']} x microbatches={microbatches} equal parts; "
+            f"fsdp={mesh.shape['fsdp']} x microbatches={microbatches} equal parts{whole}; "
             f"nearest: {', '.join(str(n) for n in (low, low + parts) if n)}"
         )
 

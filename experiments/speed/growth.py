@@ -208,7 +208,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
 
     base, rates = next(row for row in rows if row["sizes"] == BASE), fit_rates(rows)
     figure = Figure(figsize=(18, 6), layout="constrained")
-    grid = figure.subplots(2, len(VALUES))
+    grid = figure.subplots(2, len(VALUES), sharey="row")
     for (above, below), name in zip(grid.T, VALUES, strict=True):
         others = {key: value for key, value in BASE.items() if key != name}
         own = [row for row in rows if others.items() <= row["sizes"].items()]

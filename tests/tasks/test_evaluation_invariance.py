@@ -8,8 +8,11 @@ import socket
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
+from bertjax.layers.packed_rows import PackedEncoding
 from bertjax.runs import finetune, finetune_job
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tokenizers import tokenizer
@@ -65,6 +68,23 @@ def test_scores_do_not_depend_on_padding(task, folder, usual, tmp_path):
     found = tasks.evaluate(folder, task, tmp_path, eval_batch_size=16, **lengths)
     assert_same(found, usual(task))
     assert found["batches"].padded_lengths == (40, 52, 64)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_losses_do_not_depend_on_packing(task, folder):
+    dataset, pretrainer, params = tasks.prepare(folder, task, ONE_LENGTH | {"packed_examples": 8})
+    _, batch = next(dataset.batches["train"].training_batches())
+    packed = pretrainer.clone(encode=PackedEncoding(8))
+    assert batch["packed_tokens"].shape[1] < 64
+
+    @jax.jit
+    def losses(variables, batch):
+        return [module.apply(variables, batch, train=False) for module in (packed, pretrainer)]
+
+    jax.tree.map(
+        lambda *values: np.testing.assert_allclose(*values, rtol=1e-4),
+        *losses({"params": params}, batch),
+    )
 
 
 @pytest.mark.parametrize("task", TASKS)

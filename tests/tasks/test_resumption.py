@@ -36,6 +36,7 @@ OVERRIDES = {
     ("recipe", "changes"),
     [
         ("pairs", {}),
+        ("pairs", {"data.packed_examples": "8", "data.max_seq_length": "16"}),
         ("cross_encoder", {"task.loss_type": "softmax"}),
         ("colbert", {"task.query_length": "6"}),
     ],

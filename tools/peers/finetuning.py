@@ -75,11 +75,12 @@ def trainer(shape: Shape, inputs: pathlib.Path, output: pathlib.Path) -> Sequenc
 
 
 def bertjax(shape: Shape, inputs: pathlib.Path, output: pathlib.Path) -> Sequence[str]:
-    """`bertjax finetune`, with the length of a batch rounded up to one of six."""
+    """`bertjax finetune`, with the texts of a batch packed into rows."""
     fields = {
         "num_train_epochs": 1,
         "choose_epoch": "last",
         "data.batch_size": shape.batch_size,
+        "data.packed_examples": shape.batch_size,
         "model.precision": PRECISIONS[shape.precision],
         "optimizer.learning_rate": LEARNING_RATE,
         "optimizer.weight_decay": WEIGHT_DECAY,
