@@ -22,10 +22,9 @@ from bertjax.errors import UserError
 from bertjax.huggingface import run_cache
 from bertjax.interfaces import Dataset, Tokenizer
 from bertjax.io import copies
-from bertjax.layers.packed_rows import PackedEncoding
 from bertjax.pretrained import tokenizer_folder
-from bertjax.pretrainer import Encoded, Pretrainer
-from bertjax.runs import examples, results
+from bertjax.pretrainer import Pretrainer
+from bertjax.runs import examples, packing, results
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.tasks.dataset import EncodingSpec
@@ -178,7 +177,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
         teacher.check(config, tokenizer, config.data.max_seq_length)
     more = runs_teachers.objectives(sections, build.tokenizer_fields(config, tokenizer), teachers)
     heads = {config.task.name: build.task(config.task), **more}
-    pretrainer = Pretrainer(build.encoder(config.model), heads, encode(config))
+    pretrainer = Pretrainer(build.encoder(config.model), heads, packing.encode(config))
     job = Job(
         workdir=pathlib.Path(workdir),
         config=config,
@@ -231,6 +230,7 @@ def description(job: Job, num_seeds: int) -> str:
         f"{findings}"
         f"encoder: {count:,} parameters from {source}{frozen}\n"
         f"new: {', '.join(new) or 'none'}\n"
+        f"{packing.describe_padding(job.config, job.dataset.batches['train'], job.mesh)}\n"
         f"{num_seeds} seed(s) of {job.config.num_train_steps:,} steps in "
         f"{job.config.num_train_epochs} epochs"
     )
@@ -286,7 +286,7 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
         config.init = origin.description()
         if extra := build.extra_ids(origin.config):
             config.init.extra_ids = extra
-    _check_packing(config)
+    packing.check(config)
     max_length = build.positions(model)
     if config.data.max_seq_length > max_length:
         raise UserError(
@@ -294,33 +294,6 @@ def with_origin(recipe: ConfigDict, origin: checkpoint_origin.PretrainedSource) 
             f"{max_length}, the positions of the model of {origin.run}; lower it"
         )
     return config
-
-
-def encode(config: ConfigDict) -> Callable[..., Encoded]:
-    """The function that applies a run's encoder to a training batch."""
-    encode_rows, packed_examples = build.encode(config), _packed_examples(config)
-    return PackedEncoding(packed_examples, encode_rows) if packed_examples else encode_rows
-
-
-def _packed_examples(config: ConfigDict) -> int:
-    return config.data.get("packed_examples") or 0
-
-
-def _check_packing(config: ConfigDict) -> None:
-    """Raises if examples are to share rows, but the model or an objective requires whole rows."""
-    if not _packed_examples(config):
-        return
-    model = catalog.load("models", config.model.name).Model
-    reasons = {
-        f"model {config.model.name}": not getattr(model, "supports_packing", True),
-        "config.data.knowledge": bool(config.data.get("knowledge")),
-        "further objectives": bool(config.get("objectives")),
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise UserError(
-                f"config.data.packed_examples is not supported with {reason}: set it to 0"
-            )
 
 
 def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
@@ -340,7 +313,7 @@ def read(config: ConfigDict, data: str, tokenizer: Tokenizer) -> Dataset:
         eval_batch_size=fields.eval_batch_size,
         padded_lengths=fields.padded_lengths,
         batches_per_group=fields.batches_per_group,
-        packed_examples=_packed_examples(config),
+        packed_examples=packing.packed_examples(config),
         max_train_examples=config.max_train_examples,
         seed=config.seed,
     )
@@ -373,7 +346,6 @@ def mesh_of(config: ConfigDict, dataset: Dataset) -> Mesh:
     mesh = build.make_mesh(config)
     check_batch_size(config.data.batch_size, mesh, config.data.microbatches)
     check_batch_size(config.data.eval_batch_size, mesh)
-    if packed_examples := _packed_examples(config):
-        batch_size = dataset.batches["train"].batch_size
-        check_batch_size(batch_size, mesh, config.data.microbatches, packed_examples)
+    batch_size, together = dataset.batches["train"].batch_size, packing.packed_examples(config) or 1
+    check_batch_size(batch_size, mesh, config.data.microbatches, together)
     return mesh

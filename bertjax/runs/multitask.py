@@ -21,7 +21,7 @@ from bertjax.huggingface import run_cache
 from bertjax.interfaces import Dataset
 from bertjax.pretrained import tokenizer_folder
 from bertjax.pretrainer import Pretrainer
-from bertjax.runs import finetune_job, results
+from bertjax.runs import finetune_job, packing, results
 from bertjax.tasks.batches import TaskMixture
 from bertjax.tasks.glue.head import BETWEEN
 from bertjax.tokenizers.tokenizer import load as load_tokenizer
@@ -133,7 +133,7 @@ def prepare(recipe: ConfigDict, *, init: str, data: str, workdir: str | pathlib.
         origin=origin,
         tokenizer=tokenizer,
         dataset=dataset,
-        pretrainer=Pretrainer(build.encoder(config.model), heads, finetune_job.encode(config)),
+        pretrainer=Pretrainer(build.encoder(config.model), heads, packing.encode(config)),
         teachers={},
         mesh=finetune_job.mesh_of(config, dataset),
         heads=heads,

@@ -28,7 +28,7 @@ Rows = slice | Int[np.ndarray, " b"]
 """The rows of a global batch that one host builds."""
 EVERY_ROW = slice(None)
 
-_ROW_COUNTS = 8
+ROW_COUNTS = 8
 """Number of different row counts of a packed group, each of which is compiled once."""
 
 PADDING = -1
@@ -89,17 +89,17 @@ class PairBatches:
         self._check_packing()
 
     def _check_packing(self) -> None:
-        if self.packed_examples % _ROW_COUNTS or (
+        if self.packed_examples % ROW_COUNTS or (
             self.packed_examples and self.batch_size % self.packed_examples
         ):
             raise UserError(
                 f"packed_examples={self.packed_examples}: expected 0, or a multiple of "
-                f"{_ROW_COUNTS} that divides batch_size={self.batch_size}"
+                f"{ROW_COUNTS} that divides batch_size={self.batch_size}"
             )
-        if self.packed_examples and self._row_length % _ROW_COUNTS:
+        if self.packed_examples and self._row_length % ROW_COUNTS:
             raise UserError(
                 f"packed_examples={self.packed_examples} requires rows of a multiple of "
-                f"{_ROW_COUNTS} tokens: got {self._row_length}; change max_seq_length or "
+                f"{ROW_COUNTS} tokens: got {self._row_length}; change max_seq_length or "
                 "padded_lengths"
             )
 
@@ -211,7 +211,7 @@ class PairBatches:
             row, offset = best_fit.place(lengths[members], length)
             starts[members] = row * length + offset
             num_rows = max(num_rows, int(row.max()) + 1)
-        unit = size // _ROW_COUNTS
+        unit = size // ROW_COUNTS
         num_slots = -(-num_rows // unit) * unit * length
         group, member = np.divmod(np.arange(len(lengths)), size)
         packed = np.full(len(lengths) // size * num_slots, -1)

@@ -19,6 +19,7 @@ repeated.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.io import files as io_files
+from bertjax.runtime import host
 
 Sizes = Mapping[str, int]
 
@@ -78,7 +80,12 @@ def main() -> None:
     """Measures what is missing, prints the table and plots it."""
     arguments = _parser().parse_args()
     output = pathlib.Path(arguments.output)
-    stored: dict[str, Any] = {"base": BASE, "rows": []}
+    machine = {
+        "cores": os.cpu_count(),
+        "bfloat16_matmuls": host.has_bfloat16_matmul(),
+        "jax": importlib.metadata.version("jax"),
+    }
+    stored: dict[str, Any] = {"machine": machine, "base": BASE, "rows": []}
     if output.exists():
         stored = json.loads(output.read_text(encoding="utf-8"))
     rows = stored["rows"]
