@@ -209,6 +209,18 @@ def test_negatives_are_those_of_the_global_batch(alone, devices, microbatches):
         np.testing.assert_allclose(one, other, atol=2e-4)
 
 
+@pytest.mark.slow
+def test_packed_texts_stay_together(init, table, tmp_path):
+    """Invariants 4 and 5 for texts that share rows, with dropout."""
+    changes = {"data.batch_size": "16", "data.packed_examples": "8", "data.max_seq_length": "8"}
+    task_job = job(init, table, tmp_path, **changes)
+    metrics, _ = steps(task_job, 1)
+    assert task_job.pretrainer.rows_per_example() == 8
+    for devices, microbatches in ((2, 1), (1, 2)):
+        found, _ = steps(task_job, devices, microbatches)
+        np.testing.assert_allclose(found, metrics, rtol=1e-4)
+
+
 SGD = {
     "optimizer.adam_eps": "0.9",
     "optimizer.learning_rate": "0.9",
