@@ -16,12 +16,12 @@ compares the texts).
 
 import functools
 import hashlib
-import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt32, UInt64
+from jaxtyping import UInt8, UInt32, UInt64
 
 from bertjax.corpus.text_measures import TextMeasures
 from bertjax.errors import UserError, nearest
@@ -41,14 +41,18 @@ NUM_HASHES = 128
 """Values of a signature."""
 
 _SHINGLE_WORDS = 5
-_POLYNOMIAL_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bits of the first words are lost
-_NUM_CACHED_WORDS = 1 << 17
+# Odd, so that no bits of the first words and characters are lost; different, so that a character
+# may not move from a word to the next.
+_BASE_OF_WORDS = np.uint64(0x9E3779B97F4A7C15)
+_BASE_OF_CHARACTERS = np.uint64(0xD1342543DE82EF95)
+_NUM_POWERS = 4096
 _BATCH = 512
 """N-grams whose values are computed at once: 128 of 4 bytes each, which fit into the L2 cache."""
-# Words, or single characters of scripts that do not separate words by spaces.
-_WORD = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W_]+"
+_UNSPACED = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),
+    *((0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF)),
 )
+"""Characters of scripts that do not separate words by spaces, each of which is a word."""
 
 
 class _Rule(NamedTuple):
@@ -272,19 +276,54 @@ def _shingle_hashes(text: str) -> UInt32[np.ndarray, " n"]:
 
     Equal n-grams have equal hashes, which do not change a minimum.
     """
-    words = _WORD.findall(text.lower()) or [text]
-    hashes_of_words = {word: _hash_word(word) for word in dict.fromkeys(words)}
-    hashes = np.fromiter(map(hashes_of_words.__getitem__, words), np.uint64, len(words))
-    count = max(len(words) - _SHINGLE_WORDS + 1, 1)
+    hashes = _word_hashes(text)
+    count = max(len(hashes) - _SHINGLE_WORDS + 1, 1)
     shingles = np.zeros(count, np.uint64)
-    for offset in range(min(_SHINGLE_WORDS, len(words))):
-        shingles = shingles * _POLYNOMIAL_BASE + hashes[offset : offset + count]
+    for offset in range(min(_SHINGLE_WORDS, len(hashes))):
+        shingles = shingles * _BASE_OF_WORDS + hashes[offset : offset + count]
     return (shingles >> np.uint64(32)).astype(np.uint32)
 
 
-@functools.lru_cache(_NUM_CACHED_WORDS)
-def _hash_word(word: str) -> int:
-    return _hash(word.encode())
+def _word_hashes(text: str) -> UInt64[np.ndarray, " w"]:
+    """Hashes the words in lower case: a polynomial of random values of their characters.
+
+    A text without words has the hash of its characters.
+    """
+    codes = np.frombuffer(text.lower().encode("utf-32-le", "surrogatepass"), np.uint32)
+    table = _character_table()
+    places = np.flatnonzero(table.kinds[codes])
+    if not places.size:
+        return np.array([_hash(text.encode("utf-8", "surrogatepass"))], np.uint64)
+    kinds = table.kinds[codes[places]]
+    begins_word = np.ones(len(places), bool)
+    # After a gap, and before and after a character that is a word.
+    begins_word[1:] = (np.diff(places) > 1) | (np.maximum(kinds[1:], kinds[:-1]) == _WORD)
+    begins = np.flatnonzero(begins_word)
+    positions = np.arange(len(places)) - np.repeat(begins, np.diff(begins, append=len(places)))
+    values = table.values[codes[places]] * table.powers[positions % _NUM_POWERS]
+    return np.add.reduceat(values, begins)
+
+
+_LETTER, _WORD = 1, 2
+"""Kinds of characters: of a word, and a word of its own; 0 for others."""
+
+
+class _CharacterTable(NamedTuple):
+    kinds: UInt8[np.ndarray, " U"]
+    values: UInt64[np.ndarray, " U"]
+    powers: UInt64[np.ndarray, " P"]
+
+
+@functools.cache
+def _character_table() -> _CharacterTable:
+    """Kinds and random values of all characters of Unicode."""
+    count = sys.maxunicode + 1
+    kinds = np.fromiter(map(str.isalnum, map(chr, range(count))), np.uint8, count) * _LETTER
+    for first, last in _UNSPACED:
+        kinds[first : last + 1] = _WORD
+    # numpy guarantees the raw bits of a bit generator for all releases.
+    values = np.random.Philox(key=0).random_raw(count)
+    return _CharacterTable(kinds, values, np.cumprod(np.full(_NUM_POWERS, _BASE_OF_CHARACTERS)))
 
 
 def _hash_band(number: int, values: bytes) -> int:

@@ -12,6 +12,7 @@ from bertjax.corpus.filters import (
     DUPLICATES,
     NEAR_DUPLICATES,
     RULES,
+    BandHashes,
     DocumentFilter,
     DuplicateIndex,
     parse_filters,
@@ -127,6 +128,25 @@ def test_near_duplicates_are_found_at_about_the_threshold():
                 assert index.add(keys[0]) == DUPLICATES
         assert found[0.9] >= 22
         assert found[0.5] <= 3
+
+
+@pytest.mark.parametrize(
+    ("text", "same", "other"),
+    [
+        ("Old mill, by the river!", "old MILL\tby_the-river", "old mill by the rivers"),
+        ("c ab d e f", "C (ab) d, e f", "b ac d e f"),
+        ("水車 и 川水", "水 車 И 川 水", "車水 и 川水"),
+        ("ไทย x1", "ไ ท ย X1", "ไทย x2"),
+        ("...", "...", "!!!"),
+        ("\ud800 a", "\ud800 A", "a b"),
+    ],
+)
+def test_near_duplicates_have_the_same_words(text, same, other):
+    """Words are separated by anything but letters and digits; some scripts have no spaces."""
+    pytest.importorskip("datasketch", reason="the extra `dedup`")
+    keys = BandHashes(0.8)
+    assert keys(text) == keys(same)
+    assert set(keys(text)).isdisjoint(keys(other))
 
 
 class Stop(BaseException):
