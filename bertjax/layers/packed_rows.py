@@ -1,7 +1,7 @@
 """Encode several short sequences in one row, without attention between them.
 
 Krell et al. 2021, "Efficient sequence packing without cross-contamination", for fine-tuning: heads
-receive the outputs of each sequence in a row of its own, so that they are unaware of it.
+receive the outputs of each sequence in a row of its own, as without packing.
 """
 
 import dataclasses

@@ -184,7 +184,7 @@ class PairBatches:
         )
 
     def _filled(self, examples: Int[np.ndarray, " B"]) -> Int[np.ndarray, " B"]:
-        """A copy of a real example fills a short batch, so that no row is without tokens."""
+        """Replaces PADDING by the first example or question, so that no row is without tokens."""
         first = np.resize(examples[: self.group_size], len(examples))
         return np.where(examples == PADDING, first, examples)
 

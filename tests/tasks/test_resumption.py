@@ -1,8 +1,9 @@
-"""Fine-tuning on groups of texts, stopped and resumed: invariant 3."""
+"""Fine-tuning on groups of texts: stopped and resumed (invariant 3), and packed."""
 
 import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -44,12 +45,7 @@ OVERRIDES = {
 def test_a_run_that_is_stopped_in_both_epochs_equals_a_whole_one(
     random_run, tmp_path, stop_after, recipe, changes
 ):
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
-    config = configs.load_config(f"{recipe}:tiny", OVERRIDES | changes)
-    job = finetune_job.prepare(
-        config, init=str(random_run(tokenizer)), data=str(tmp_path / "rows.jsonl"), workdir=tmp_path
-    )
+    job = prepare(random_run, tmp_path, recipe, changes)
     result = finetune.train_seed(job, 1, Interrupt())
     assert [epoch["step"] for epoch in result["epochs"]] == [3, 6]
     expected = arrays(job.folder(1))
@@ -63,6 +59,36 @@ def test_a_run_that_is_stopped_in_both_epochs_equals_a_whole_one(
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def prepare(random_run, tmp_path, recipe, changes):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    tokenizer = tokenizers.train([" ".join(WORDS)] * 4, kind="wordpiece", vocab_size=60)
+    config = configs.load_config(f"{recipe}:tiny", OVERRIDES | changes)
+    return finetune_job.prepare(
+        config, init=str(random_run(tokenizer)), data=str(tmp_path / "rows.jsonl"), workdir=tmp_path
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["cross_encoder", "colbert"])
+def test_losses_of_groups_do_not_depend_on_packing(random_run, tmp_path, recipe):
+    changes = {"data.packed_examples": "8", "data.max_seq_length": "16"}
+    if recipe == "colbert":
+        changes["task.query_length"] = "6"
+    job = prepare(random_run, tmp_path, recipe, changes)
+    state = finetune_job.init_state(job, job.trainer(0))
+    batch = dict(job.example_batch)
+
+    @jax.jit
+    def loss(params, batch):
+        return job.pretrainer.apply({"params": params}, batch, train=False)
+
+    packed = loss(state.params, batch)
+    slots = batch.pop("packed_tokens")
+    assert slots.shape[1] < 16
+    plain = loss(state.params, batch)
+    jax.tree.map(lambda *values: np.testing.assert_allclose(*values, rtol=1e-4), packed, plain)
 
 
 def arrays(folder):
