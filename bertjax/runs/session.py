@@ -129,6 +129,8 @@ def fit(
       log: Logs one line.
       budget_seconds: Seconds of training after which it ends; 0 for no budget.
     """
+    if advice := precision_advice(config.model, trainer.mesh.devices.flat[0].platform):
+        log(advice)
     budget = Budget(budget_seconds, config.num_train_steps, trainer.mesh)
     with contextlib.closing(checkpoints):
         resumed = checkpoints.resume(trainer.shapes)
@@ -171,6 +173,22 @@ def fit(
     costs = {"tokens": report.tokens, "seconds": report.seconds, **goodput.newest}
     costs |= {"budget_seconds_spent": budget.spent} if budget_seconds else {}
     return FitResult(state, first_step, costs | {"updates_skipped": report.updates_skipped})
+
+
+def precision_advice(model: Mapping[str, Any], platform: str) -> str:
+    """A line for a precision that is slow on these devices, "" for any other.
+
+    Args:
+      model: `config.model`.
+      platform: The kind of devices, as in JAX.
+    """
+    name = build.precision(model)
+    if platform != "cpu" or PRECISIONS[name].activations == "float32":
+        return ""
+    return (
+        f"precision: {name} is slow on CPUs, which have bfloat16 for matmuls alone, if at all; "
+        "--config.model.precision=auto is faster"
+    )
 
 
 def peak_flops(config: ConfigDict, trainer: Trainer) -> float | None:
