@@ -80,7 +80,7 @@ def bertjax(shape: Shape, inputs: pathlib.Path, output: pathlib.Path) -> Sequenc
         "num_train_epochs": 1,
         "choose_epoch": "last",
         "data.batch_size": shape.batch_size,
-        "data.packed_examples": shape.batch_size,
+        "data.packed_examples": 0 if shape.batch_size % 8 else shape.batch_size,
         "model.precision": PRECISIONS[shape.precision],
         "optimizer.learning_rate": LEARNING_RATE,
         "optimizer.weight_decay": WEIGHT_DECAY,
