@@ -305,7 +305,7 @@ def _word_hashes(text: str) -> UInt64[np.ndarray, " w"]:
 
 
 _LETTER, _WORD = 1, 2
-"""Kinds of characters: of a word, and a word of its own; 0 for others."""
+"""Kinds of characters: part of a word, and a word of one character; 0 for others."""
 
 
 class _CharacterTable(NamedTuple):

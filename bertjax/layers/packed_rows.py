@@ -1,7 +1,7 @@
 """Encode several short sequences in one row, without attention between them.
 
 Krell et al. 2021, "Efficient sequence packing without cross-contamination", for fine-tuning: heads
-receive the outputs of each sequence in a row of its own, as without packing.
+receive outputs with one row per sequence, as without packing.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ def _inverse(packed: Int[Array, "G S"], shape: tuple[int, int]) -> Int[Array, "G
 def _separate(
     encoder: Encoder, encoded: Encoded, attention_mask: Array, slots: Int[Array, "G T"]
 ) -> Encoded:
-    """Returns the outputs of each sequence in a row of its own."""
+    """Returns the outputs with one row per sequence."""
 
     def separate(values: Array) -> Array:
         return _take(values, slots, attention_mask.shape)

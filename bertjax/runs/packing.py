@@ -49,7 +49,7 @@ def check(config: ConfigDict) -> None:
 
 
 def _obstacle(config: ConfigDict) -> str:
-    """What requires that each example has a row of its own; "" if nothing does."""
+    """The part of the config that requires one row per example; "" if none does."""
     model = catalog.load("models", config.model.name).Model
     obstacles = {
         f"model {config.model.name}": not getattr(model, "supports_packing", True),

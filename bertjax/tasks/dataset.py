@@ -89,7 +89,7 @@ class DataFields:
       batches_per_group: Number of batches within which sequences are sorted by length; 1 sorts
         none.
       packed_examples: Number of consecutive examples of a training batch whose tokens share rows,
-        a multiple of 8, instead of rows of padding; 0 gives each a row of its own.
+        a multiple of 8, instead of rows of padding; 0 gives each example a row.
       fingerprint: Fingerprint of the data; written by the run.
     """
 

@@ -1,4 +1,4 @@
-"""Examples that share rows have the outputs and gradients that they have in rows of their own."""
+"""Packed examples have the same outputs and gradients as with one row per example."""
 
 import dataclasses
 import itertools
