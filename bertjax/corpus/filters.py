@@ -41,8 +41,8 @@ NUM_HASHES = 128
 """Values of a signature."""
 
 _SHINGLE_WORDS = 5
-# Odd, so that no bits of the first words and characters are lost; different, so that a character
-# may not move from a word to the next.
+# Odd, so that no bits of the first words and characters are lost; different, so that the words of
+# "c ab" and "b ac" have different hashes.
 _BASE_OF_WORDS = np.uint64(0x9E3779B97F4A7C15)
 _BASE_OF_CHARACTERS = np.uint64(0xD1342543DE82EF95)
 _NUM_POWERS = 4096

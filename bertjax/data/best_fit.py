@@ -20,6 +20,22 @@ class _Bins(NamedTuple):
     count: int
 
 
+class Pieces(NamedTuple):
+    """The pieces of some rows, row by row.
+
+    Attributes:
+      row: Index of the row among these rows.
+      place: Place in the row, from 0.
+      size: Size in tokens.
+      number: Number among all pieces of this size in the plan.
+    """
+
+    row: Int[np.ndarray, " P"]
+    place: Int[np.ndarray, " P"]
+    size: Int[np.ndarray, " P"]
+    number: Int[np.ndarray, " P"]
+
+
 class Plan(NamedTuple):
     """The sizes of the pieces in each row; rows of one composition are consecutive.
 
@@ -39,6 +55,16 @@ class Plan(NamedTuple):
     @property
     def num_rows(self) -> int:
         return int(self.starts[-1])
+
+    def pieces(self, rows: Int[np.ndarray, " n"]) -> Pieces:
+        """Returns the pieces of rows with these numbers."""
+        composition = np.searchsorted(self.starts, rows, side="right") - 1
+        sizes = self.sizes[composition]
+        row, place = np.nonzero(sizes)
+        repetition = (rows - self.starts[composition])[row]
+        number = self.first[composition][row, place]
+        number += repetition * self.step[composition][row, place]
+        return Pieces(row, place, sizes[row, place], number)
 
 
 def plan(counts: Int[np.ndarray, " L_and_1"]) -> Plan:
@@ -60,16 +86,12 @@ def place(
     """
     counts = np.bincount(sizes, minlength=length + 1)
     planned = plan(counts)
-    composition = np.repeat(np.arange(len(planned.sizes)), np.diff(planned.starts))
-    in_rows = planned.sizes[composition]
-    row, slot = np.nonzero(in_rows)
-    repetition = (np.arange(len(composition)) - planned.starts[composition])[row]
-    number = planned.first[composition][row, slot]
-    number += repetition * planned.step[composition][row, slot]
-    piece = np.argsort(sizes, kind="stable")[offsets(counts)[in_rows[row, slot]] + number]
+    pieces = planned.pieces(np.arange(planned.num_rows))
+    index = np.argsort(sizes, kind="stable")[offsets(counts)[pieces.size] + pieces.number]
+    before = offsets(pieces.size)[:-1]
     rows, starts = np.zeros((2, len(sizes)), np.int64)
-    rows[piece] = row
-    starts[piece] = (np.cumsum(in_rows, axis=1) - in_rows)[row, slot]
+    rows[index] = pieces.row
+    starts[index] = before - before[np.searchsorted(pieces.row, pieces.row)]
     return rows, starts
 
 

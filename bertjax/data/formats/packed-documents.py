@@ -122,18 +122,13 @@ class PackedDocuments:
 
     def _locate(self, epoch: int, example: Int[np.ndarray, " n"]) -> _Pieces:
         """Choose the pieces of rows: the plan determines the sizes, the epoch the pieces."""
-        composition = np.searchsorted(self._plan.starts, example, side="right") - 1
-        sizes = self._plan.sizes[composition]
-        row, pack = np.nonzero(sizes)
-        size, within = sizes[row, pack], (example - self._plan.starts[composition])[row]
-        number = self._plan.first[composition][row, pack]
-        number += within * self._plan.step[composition][row, pack]
+        row, place, size, number = self._plan.pieces(example)
         for one in np.unique(size).tolist():
             same = size == one
             count = int(self._counts[one])
             number[same] = permute(number[same], count, self.seed, f"pack {one}", epoch)
         piece = self._by_size[self._size_begin[size] + number]
-        return _Pieces(row, pack + 1, self._begin(epoch, piece), size - self._num_specials)
+        return _Pieces(row, place + 1, self._begin(epoch, piece), size - self._num_specials)
 
     def _begin(self, epoch: int, piece: Int[np.ndarray, " P"]) -> Int[np.ndarray, " P"]:
         """The position of the first token of pieces, of which the short one may be at any place."""
