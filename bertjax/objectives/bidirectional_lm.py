@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses as layers_losses
 from bertjax.layers import masks
-from bertjax.layers.dense import Precision, contract, get_precision, truncated_normal
+from bertjax.layers.dense import Precision, add_bias, contract, get_precision, truncated_normal
 from bertjax.pretrainer import Encoded, Encoder, Sum
 
 
@@ -132,5 +132,5 @@ def _scores(
 ) -> Float[Array, "B L V"]:
     """Logits: dot products with the vector of each word."""
     flat = hidden.reshape(-1, hidden.shape[-1])
-    scores = contract("nd,vd->nv", flat, table, precision).astype(jnp.float32) + bias
-    return scores.reshape(*hidden.shape[:-1], -1)
+    scores = contract("nd,vd->nv", flat, table, precision).astype(jnp.float32)
+    return add_bias(scores, bias).reshape(*hidden.shape[:-1], -1)

@@ -28,7 +28,7 @@ from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
 from bertjax.layers import masking as layers_masking
-from bertjax.layers.dense import HeadActivationName, get_precision, truncated_normal
+from bertjax.layers.dense import HeadActivationName, add_bias, get_precision, truncated_normal
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import prediction_transform
 from bertjax.layers.masking import random_word_starts
@@ -244,4 +244,4 @@ def output_logits(
     layer: Encoder | Embedding, hidden: Float[Array, "B P E"], bias: Float[Array, " V"]
 ) -> Float[Array, "B P V"]:
     """The output layer, mostly the tied word embeddings, and a bias."""
-    return layer.attend(hidden).astype(jnp.float32) + bias
+    return add_bias(layer.attend(hidden).astype(jnp.float32), bias)

@@ -14,6 +14,7 @@ from bertjax.constraints import NonNegativeInt, Number, PositiveInt, TokenId, We
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masking, memory
+from bertjax.layers.dense import add_bias
 from bertjax.layers.masking import random_word_starts
 from bertjax.pretrainer import Encoded, Encoder, RandomRows, Sum
 
@@ -92,7 +93,7 @@ class Objective(pretrainer.Objective):
         """Logits over the vocabulary."""
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (encoder.vocab_size,))
-        return encoder.attend(hidden).astype(jnp.float32) + bias
+        return add_bias(encoder.attend(hidden).astype(jnp.float32), bias)
 
     def _choose(self, keys: Array, batch: Batch, maskable: Array) -> tuple[Array, Array]:
         length, share = maskable.shape[1], 1 / self.partial_prediction

@@ -9,7 +9,7 @@ from bertjax.constraints import PositiveInt, Weight
 from bertjax.errors import UserError
 from bertjax.interfaces import Batch
 from bertjax.layers import losses, masks
-from bertjax.layers.dense import get_precision, truncated_normal
+from bertjax.layers.dense import add_bias, get_precision, truncated_normal
 from bertjax.layers.embeddings import Embedding
 from bertjax.layers.heads import prediction_transform
 from bertjax.pretrainer import Encoded, Encoder, Sum
@@ -84,7 +84,7 @@ class Objective(pretrainer.Objective):
             hidden = prediction_transform(encoder, name, features=features)(hidden)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("bias", zeros, (encoder.vocab_size,))
-        return encoder.attend(hidden).astype(jnp.float32) + bias
+        return add_bias(encoder.attend(hidden).astype(jnp.float32), bias)
 
     def _predictable(
         self,

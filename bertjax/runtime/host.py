@@ -67,11 +67,13 @@ _BFLOAT16 = {"amx_bf16", "avx512_bf16", "bf16"}
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _UNLIMITED = -1
 _TOP_PAD_BYTES = 64 * 2**20
+_MADV_HUGEPAGE = 14  # from the kernel's mman.h
+_HUGE_PAGE = 2 * 2**20
 
 MIN_FREE_SHARE = 0.25
 """Freed memory is returned to the kernel while less than this share of all memory is free."""
 
-MAX_RESIDENT_RATIO = 1.5
+MAX_RESIDENT_RATIO = 3
 """Freed memory is returned to the kernel while the process holds more than this multiple of the
 highest number of bytes in use so far, plus a gigabyte."""
 
@@ -140,25 +142,42 @@ def read_memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) ->
 
 @functools.cache  # one thread is enough for the process
 def keep_freed_memory() -> None:
-    """Let glibc reuse the memory that a training step freed, instead of returning it to the kernel.
+    """Let glibc reuse the memory that a training step freed, and allocate it in huge pages.
 
     By default glibc returns every large array to the kernel, which then has to clear each page
     again when the next step allocates as much. With this setting the process keeps freed memory.
     It may be fragmented too much for batches of another shape, so a thread returns it when memory
     gets scarce or the process holds too much (MIN_FREE_SHARE, MAX_RESIDENT_RATIO). glibc returns
     the memory of per-thread arenas in any case: threads started after this call share one arena.
-    Does nothing with another C library. `tools/run` sets GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in
-    addition, which must be set before the process starts.
+
+    Huge pages reduced a step of BERT-mini on two cores from 0.78 to 0.57 s. Linux has them for all
+    memory, on demand or never (`/sys/kernel/mm/transparent_hugepage/enabled`).
+
+    Does nothing with another C library.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if not hasattr(libc, "mallopt"):
         return
+    libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.mallopt(_M_ARENA_MAX, 1)
     libc.mallopt(_M_MMAP_MAX, 0)
     libc.mallopt(_M_TRIM_THRESHOLD, _UNLIMITED)
     libc.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
+    _extend_heap(libc)
     name = "bertjax memory"
     threading.Thread(target=_trim_periodically, args=(libc,), name=name, daemon=True).start()
+
+
+def _extend_heap(libc: ctypes.CDLL) -> None:
+    """Extend the heap by half of the free memory, with huge pages, which nothing uses yet."""
+    size = read_memory().free // 2
+    address = libc.malloc(size)
+    if address:
+        begin = -(-address // _HUGE_PAGE) * _HUGE_PAGE
+        libc.madvise(begin, max(0, address + size - begin), _MADV_HUGEPAGE)
+        libc.free(address)
 
 
 def _trim_periodically(libc: ctypes.CDLL) -> None:
@@ -173,6 +192,7 @@ def _trim_periodically(libc: ctypes.CDLL) -> None:
             scarce = memory.free < MIN_FREE_SHARE * memory.total
             if scarce or _resident_bytes() > MAX_RESIDENT_RATIO * most + _GIGABYTE:
                 libc.malloc_trim(0)
+                _extend_heap(libc)
 
 
 class _MallocInfo(ctypes.Structure):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.layers.dense import PRECISIONS, Dense, truncated_normal
+from bertjax.layers.dense import PRECISIONS, Dense, add_bias, truncated_normal
 
 
 def test_numbers_by_hand():
@@ -89,3 +89,12 @@ def test_a_rematerialised_input_has_the_same_gradient(precision, random, randomi
     got, expected = (jax.grad(total, (1, 2))(through, params, x) for through in (inside, before))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
     np.testing.assert_array_equal(inside(params, x), before(params, x))
+
+
+def test_the_gradient_of_a_wide_bias_is_the_sum_over_rows(random):
+    x, bias, gradient = random(3, 5, 40), random(40), random(3, 5, 40)
+    y, pull_back = jax.vjp(add_bias, x, bias)
+    to_x, to_bias = pull_back(gradient)
+    np.testing.assert_array_equal(y, x + bias)
+    np.testing.assert_array_equal(to_x, gradient)
+    np.testing.assert_allclose(to_bias, gradient.sum(axis=(0, 1)), atol=1e-5)

@@ -1,5 +1,6 @@
 """Inspection of processor and memory, and memory that is kept between steps."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -80,6 +81,28 @@ def test_freed_memory_is_reused_without_page_faults(where):
     assert int(faults) < 100  # without it: 16,384
 
 
+NEW_PAGES = """
+import resource
+from bertjax.runtime.host import keep_freed_memory
+keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+array = b"x" * (256 * 2**20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+HUGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="needs huge pages"
+)
+def test_new_memory_has_huge_pages():
+    faults = subprocess.run(
+        [sys.executable, "-c", NEW_PAGES], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(faults) < 10_000  # 128 huge pages, or more where memory is fragmented; else 65,536
+
+
 REPEATED_CALLS = """
 import threading
 from bertjax.runtime import host
@@ -101,7 +124,7 @@ TRIMMED = """
 import pathlib, sys, time
 from bertjax.runtime import host
 free, host.MAX_RESIDENT_RATIO, host._GIGABYTE, seconds = map(float, sys.argv[1:])
-host.read_memory = lambda: host.Memory(total=4, free=free)
+host.read_memory = lambda: host.Memory(total=4, free=int(free))
 host.keep_freed_memory()
 arrays = [b"x" * 2**20 for _ in range(128)]
 last = arrays.pop()

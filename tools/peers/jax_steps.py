@@ -175,4 +175,8 @@ def _layer_norm(params, x):
 
 
 if __name__ == "__main__":
+    from bertjax.runtime import host
+
+    # As `bertjax pretrain` does when it starts; later it has no effect on threads that exist.
+    host.keep_freed_memory()
     serve({"bertjax": bertjax_step, "bare_jax": bare_step})
