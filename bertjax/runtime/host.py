@@ -172,6 +172,8 @@ def keep_freed_memory() -> None:
 
 def _extend_heap(libc: ctypes.CDLL) -> None:
     """Extend the heap by half of the free memory, with huge pages, which nothing uses yet."""
+    if (_PROC / "sys/vm/overcommit_memory").read_text().strip() == "2":
+        return  # other processes could not allocate what this one only reserves
     size = read_memory().free // 2
     address = libc.malloc(size)
     if address:
