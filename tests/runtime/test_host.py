@@ -82,9 +82,10 @@ def test_freed_memory_is_reused_without_page_faults(where):
 
 
 NEW_PAGES = """
-import pathlib
-from bertjax.runtime.host import keep_freed_memory
-keep_freed_memory()
+import pathlib, sys
+from bertjax.runtime import host
+host._PROC = pathlib.Path(sys.argv[1])
+host.keep_freed_memory()
 array = b"x" * (256 * 2**20)
 lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
 print(next(line.split()[1] for line in lines if line.startswith("AnonHugePages:")))
@@ -96,11 +97,16 @@ HUGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 @pytest.mark.skipif(
     not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="needs huge pages"
 )
-def test_new_memory_has_huge_pages():
-    kilobytes = subprocess.run(
-        [sys.executable, "-c", NEW_PAGES], capture_output=True, text=True, check=True
-    ).stdout
-    assert int(kilobytes) > 16 * 1024  # 256 MiB, or less where memory is fragmented; else 0
+def test_new_memory_has_huge_pages(tmp_path):
+    (tmp_path / "sys/vm").mkdir(parents=True)
+    kilobytes = {}
+    for overcommit in ("0", "2"):
+        (tmp_path / "sys/vm/overcommit_memory").write_text(overcommit + "\n")
+        program = [sys.executable, "-c", NEW_PAGES, tmp_path]
+        shown = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+        kilobytes[overcommit] = int(shown)
+    # 256 MiB, or less where memory is fragmented; without overcommitment no heap is reserved.
+    assert kilobytes["0"] > kilobytes["2"] + 16 * 1024
 
 
 REPEATED_CALLS = """
