@@ -334,15 +334,10 @@ def encode(config: ConfigDict) -> Callable[..., Encoded]:
 def make_mesh(config: ConfigDict, phases: Sequence[Phase] = ()) -> Mesh:
     """Builds the mesh of a config, over which the batches of these phases divide.
 
-    On CPU devices, glibc keeps freed memory from here on (`runtime/host.py`).
-
     Raises:
       UserError: the mesh does not fit the devices, or a batch does not divide over it.
     """
-    mesh = mesh_on(config, jax.devices(), phases)
-    if mesh.devices.flat[0].platform == "cpu":
-        host.keep_freed_memory()
-    return mesh
+    return mesh_on(config, jax.devices(), phases)
 
 
 def mesh_on(

@@ -20,8 +20,8 @@ from bertjax.errors import Interrupted, UserError, nearest
 from bertjax.runtime import compilation_cache, signals
 from bertjax.runtime import host as runtime_host
 
-_TRAINING = ("pretrain", "finetune", "bench")
-"""Verbs for which glibc keeps freed memory (`runtime/host.py`): every step allocates and frees the
+_COMPUTING = ("bench", "embed", "evaluate", "finetune", "generate", "predict", "pretrain")
+"""Verbs for which glibc keeps freed memory (`runtime/host.py`): every batch allocates and frees the
 same arrays. Not for other verbs: threads that train a tokenizer would contend for the one arena."""
 
 _SUCCESS, _USER_ERROR, _BROKEN_PIPE = 0, UserError.exit_status, 128 + 13
@@ -74,8 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     compilation_cache.enable()
     runtime_host.skip_absent_tpus()
     runtime_host.enlarge_tpu_compiler_stack()
-    if verb in _TRAINING and not runtime_host.list_gpus() and not runtime_host.list_tpu_chips():
-        runtime_host.keep_freed_memory()
+    if verb in _COMPUTING:
+        runtime_host.tune_for_cpu()
     words = _with_underscores(rest)
     name = " ".join(["bertjax", module.replace("_", "-"), *_command(module, words)])
     status = _run_command(lambda: catalog.load("commands", module).main(words), name)

@@ -21,10 +21,10 @@ Tasks and their peers:
   generation  64 tokens after prompts of 32, greedy, by a random GPT-2, from text to text
     huggingface                          GPT2LMHeadModel.generate
 
-In each round every peer runs one warm-up step, then the timed steps, except for fine-tuning, whose
-runs are processes of their own. One process of PyTorch and one of JAX run until the end of a shape;
-nothing is installed. Ratios are medians over the rounds of a peer's time over that of bertjax in
-the same round: above 1, bertjax is faster.
+In each round every peer runs one warm-up step, in the first for 20 s, then the timed steps, except
+for fine-tuning, whose runs are separate processes. One process of PyTorch and one of JAX run until
+the end of a shape; nothing is installed. Ratios are medians over the rounds of a peer's time over
+that of bertjax in the same round: above 1, bertjax is faster.
 
 The JSON has all times and describes the machine; a plot is stored next to it. `--check` compares
 the ratios with stored ones, and ends with status 1 if one is lower by more than --tolerance.
@@ -53,6 +53,8 @@ from bertjax.io import files as io_files
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "peers"
 OURS = "bertjax"
+WARM_UP_SECONDS = 20
+"""Duration of untimed steps of each peer, in which programs are compiled and memory grows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +130,8 @@ PACKAGES = ("jax", "jaxlib", "torch", "transformers", "sentence-transformers", "
 class Workers:
     """Worker processes that run the steps: one of PyTorch and one of JAX, started when needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up_seconds: float = 0) -> None:
+        self._warm_up_seconds = warm_up_seconds
         self._started: dict[str, subprocess.Popen] = {}
         self._folder = tempfile.TemporaryDirectory()
 
@@ -149,6 +152,7 @@ class Workers:
             self._started[script] = subprocess.Popen(command, env=environment, **pipes)
         worker = self._started[script]
         request = {"peer": peer, "shape": dataclasses.asdict(shape), "steps": steps}
+        request["warm_up_seconds"] = self._warm_up_seconds
         try:
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
@@ -255,7 +259,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             continue
         shape = dataclasses.replace(known, precision=arguments.precision)
         own = {peer: {"shape": shape.name, "peer": peer, "seconds": []} for peer in peers}
-        with contextlib.closing(Workers()) as workers:
+        with contextlib.closing(Workers(WARM_UP_SECONDS)) as workers:
             for number in range(arguments.rounds):
                 for peer in peers:
                     answer = workers.seconds_per_step(peer, shape, steps)

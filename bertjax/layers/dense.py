@@ -194,24 +194,28 @@ def _transpose_in_tiles(x: Float[Array, "N I"]) -> Float[Array, "I N"]:
 
 
 @jax.custom_vjp
-def add_bias(x: Float[Array, "*lead V"], bias: Float[Array, " V"]) -> Float[Array, "*lead V"]:
-    """Adds a bias to wide rows, such as logits of a vocabulary.
+def add_bias(
+    x: Float[Array, "*lead_and_shape"], bias: Float[Array, "*shape"]
+) -> Float[Array, "*lead_and_shape"]:
+    """Adds a bias to large rows: logits of a vocabulary, or embeddings of all positions.
 
-    On CPUs XLA's sum over 640 rows of 30,522, the gradient of a bias, takes 30 times as long as the
-    same sum as a matmul (`experiments/LOG.md`).
+    On CPUs XLA's sum over 640 rows of 30,522 or 32 of 128 x 256, the gradient of a bias, takes 30
+    times as long as the same sum as a matmul (`experiments/LOG.md`).
     """
     return x + bias
 
 
-def _add_bias_backward(_, gradient):
-    rows = gradient.reshape(-1, gradient.shape[-1])
+def _add_bias_backward(bias, gradient):
+    rows = gradient.reshape(-1, *bias.shape)
     to_bias = jax.lax.platform_dependent(
-        rows, cpu=lambda y: jnp.ones(len(y), y.dtype) @ y, default=lambda y: y.sum(axis=0)
+        rows,
+        cpu=lambda y: (jnp.ones(len(y), y.dtype) @ y.reshape(len(y), -1)).reshape(y.shape[1:]),
+        default=lambda y: y.sum(axis=0),
     )
     return gradient, to_bias
 
 
-add_bias.defvjp(lambda x, bias: (x + bias, None), _add_bias_backward)
+add_bias.defvjp(lambda x, bias: (x + bias, bias), _add_bias_backward)
 
 
 Axes = tuple[str | None, ...]

@@ -28,6 +28,7 @@ from bertjax.layers.dense import (
     ActivationName,
     Dense,
     Precision,
+    add_bias,
     get_precision,
 )
 from bertjax.layers.dropout import Dropout
@@ -85,8 +86,11 @@ class Embeddings(nn.Module):
         input_ids = batch["input_ids"]
         x = self.words(input_ids)
         if self.positions is not None:
-            position_ids = batch.get("position_ids", jnp.arange(input_ids.shape[1])[None])
-            x = x + self.positions(position_ids + self.position_offset)
+            if "position_ids" in batch:
+                x = x + self.positions(batch["position_ids"] + self.position_offset)
+            else:
+                positions = jnp.arange(input_ids.shape[1]) + self.position_offset
+                x = add_bias(x, self.positions(positions))
         if self.segments is not None:
             segment_ids = batch.get("segment_ids", jnp.zeros_like(input_ids))
             if self.segments.num_embeddings == 1:

@@ -21,7 +21,7 @@ from bertjax.io import storage
 from bertjax.runs import bucket_sync, finetune_job, multitask, results, session
 from bertjax.runs import teachers as runs_teachers
 from bertjax.runs.finetune_job import MUTABLE_FIELDS, Job
-from bertjax.runtime import distributed
+from bertjax.runtime import distributed, host
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train import epochs
 from bertjax.train.checkpoint.folder import Retention
@@ -59,6 +59,7 @@ def finetune(
       UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the seed.
     """
+    host.tune_for_cpu()
     configs.check_type(recipe)
     build.check(recipe)
     distributed.check_identical(config=configs.fingerprint(recipe), workdir=workdir)

@@ -25,7 +25,7 @@ from bertjax.runs import bucket_sync, held_out, initialization, pretrain_job, se
 from bertjax.runs.examples import continued_phases
 from bertjax.runs.pretrain_job import Job
 from bertjax.runs.workdir import is_complete, read_summary, write_summary
-from bertjax.runtime import distributed
+from bertjax.runtime import distributed, host
 from bertjax.runtime.interrupt import Interrupt
 from bertjax.train.checkpoint import trees
 from bertjax.train.checkpoint.folder import Retention
@@ -97,6 +97,7 @@ def pretrain(
       UserError: an input is missing, or does not match the others.
       Interrupted: Ctrl-C or SIGTERM; a checkpoint is saved, the same call resumes the run.
     """
+    host.tune_for_cpu()
     configs.check_type(config)
     others = [name for name in init_overrides if not name.startswith("model.")]
     if others:

@@ -140,6 +140,17 @@ def read_memory(proc: pathlib.Path = _PROC, cgroups: pathlib.Path = _CGROUPS) ->
     return min(found, key=lambda each: each.free)
 
 
+def tune_for_cpu() -> None:
+    """Call `keep_freed_memory` if JAX will compute on the host; call this before JAX starts.
+
+    JAX starts its threads when it is first asked for devices. Those that exist already allocate
+    large arrays outside the heap, without huge pages.
+    """
+    on_cpu = os.environ.get(_PLATFORMS) == "cpu" or not (list_gpus() or list_tpu_chips())
+    if on_cpu:
+        keep_freed_memory()
+
+
 @functools.cache  # one thread is enough for the process
 def keep_freed_memory() -> None:
     """Let glibc reuse the memory that a training step freed, and allocate it in huge pages.

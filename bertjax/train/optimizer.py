@@ -111,7 +111,7 @@ def make(
     """
     algorithm = catalog.load(FOLDER, name).Optimizer(**hyperparameters)
     rule = (_mup_rule(name, mup_width_ratio),) if mup_width_ratio else ()
-    clip = optax.clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
+    clip = clip_by_global_norm(max_grad_norm) if max_grad_norm else optax.identity()
     freeze = freeze_layers(frozen_layers, num_layers) if frozen_layers >= 0 else optax.identity()
     # One flat chain: checkpoints name optimizer state by its index here; the first has none.
     # Layers are frozen in the gradient too, whose norm would count them.
@@ -189,6 +189,20 @@ def _with_gradient_mask(
         return chain.update(gradient, state, params, has_gradient=has_gradient, **extra)
 
     return optax.GradientTransformationExtraArgs(chain.init, update)
+
+
+def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+    """Scales gradients with a larger global norm down to it (Pascanu et al. 2013, algorithm 1).
+
+    That of Optax divides by the norm. XLA does not repeat divisions in the kernels of the moments
+    and the parameters, and writes the scaled gradient to memory first.
+    """
+
+    def update(gradient, _):
+        factor = jnp.minimum(1.0, max_norm / optax.tree.norm(gradient))
+        return jax.tree.map(lambda array: array * factor.astype(array.dtype), gradient)
+
+    return optax.stateless(update)
 
 
 def add_decayed_weights(weight_decay: float) -> optax.GradientTransformationExtraArgs:

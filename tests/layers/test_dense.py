@@ -98,3 +98,9 @@ def test_the_gradient_of_a_wide_bias_is_the_sum_over_rows(random):
     np.testing.assert_array_equal(y, x + bias)
     np.testing.assert_array_equal(to_x, gradient)
     np.testing.assert_allclose(to_bias, gradient.sum(axis=(0, 1)), atol=1e-5)
+
+
+def test_the_gradient_of_a_bias_of_several_axes_has_its_shape(random):
+    gradient = random(3, 5, 40)
+    _, pull_back = jax.vjp(add_bias, random(3, 5, 40), random(5, 40))
+    np.testing.assert_allclose(pull_back(gradient)[1], gradient.sum(axis=0), atol=1e-5)

@@ -7,6 +7,7 @@ import sys
 import jax
 import pytest
 
+import bertjax
 from bertjax import build
 from bertjax.runtime import host
 
@@ -107,6 +108,38 @@ def test_new_memory_has_huge_pages(tmp_path):
         kilobytes[overcommit] = int(shown)
     # 256 MiB, or less where memory is fragmented; without overcommitment no heap is reserved.
     assert kilobytes["0"] > kilobytes["2"] + 16 * 1024
+
+
+@pytest.mark.parametrize(
+    ("gpus", "platforms", "tuned"),
+    [([], "", True), (["0"], "", False), (["0"], "cpu", True), (["0"], "cuda,cpu", False)],
+)
+def test_memory_is_tuned_where_jax_computes_on_the_host(monkeypatch, gpus, platforms, tuned):
+    calls = []
+    monkeypatch.setattr(host, "keep_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(host, "list_gpus", lambda: gpus)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    host.tune_for_cpu()
+    assert bool(calls) == tuned
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda: bertjax.pretrain(None, ""),
+        lambda: bertjax.finetune(None, init="", data="", workdir=""),
+    ],
+)
+def test_training_from_python_tunes_memory_before_it_starts_jax(monkeypatch, train):
+    class CalledError(Exception):
+        pass
+
+    def tune_for_cpu():
+        raise CalledError
+
+    monkeypatch.setattr(host, "tune_for_cpu", tune_for_cpu)
+    with pytest.raises(CalledError):
+        train()
 
 
 REPEATED_CALLS = """

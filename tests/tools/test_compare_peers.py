@@ -31,7 +31,7 @@ def test_a_ratio_is_a_regression_beyond_the_tolerance(tool):
 class FakeWorkers:
     """Times of three rounds, on a machine that is slower in some of them."""
 
-    def __init__(self):
+    def __init__(self, warm_up_seconds):
         times = {"huggingface": [2.0, 4.0, 9.0], "bare_jax": [1.0, 2.0, 3.0]}
         self._times = {
             peer: iter(own) for peer, own in (times | {"bertjax": [1.0, 4.0, 3.0]}).items()

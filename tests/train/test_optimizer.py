@@ -108,6 +108,16 @@ def test_frozen_layers_stay_as_they_are(has_first_layer):
         optimizer.make("adamw", frozen_layers=4, num_layers=3)
 
 
+@pytest.mark.parametrize("norm", [0.0, 0.5, 4.0])
+def test_clipping_agrees_with_optax(norm):
+    gradient = {"a": jnp.array([0.6 * norm, 0.0]), "b": jnp.array([[-0.8 * norm]])}
+    (found, _), (expected, _) = (
+        make(2.0).update(gradient, make(2.0).init(gradient), gradient)
+        for make in (optimizer.clip_by_global_norm, optax.clip_by_global_norm)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
 def test_clipping_ignores_the_gradients_of_frozen_layers():
     """As in PyTorch, where they have none."""
     params = as_tree(random_arrays(0))

@@ -1,8 +1,9 @@
 """Answer requests for timings: the loop of the workers of compare_peers.py.
 
-A request is a line of JSON: `peer`, `shape` (a `Shape`) and `steps`. The answer is a line with
-`seconds`, of one step, and `parameters`. A step is one repetition of the task: a training step, the
-embedding or generation of all texts, or a fine-tuning run. A peer is built at its first request.
+A request is a line of JSON: `peer`, `shape` (a `Shape`), `steps` and `warm_up_seconds`. The answer
+is a line with `seconds`, of one step, and `parameters`. A step is one repetition of the task: a
+training step, the embedding or generation of all texts, or a fine-tuning run. A peer is built at
+its first request.
 """
 
 import dataclasses
@@ -75,8 +76,8 @@ def serve(
 
     Args:
       builders: Peers by name: from a shape to the step and the number of parameters.
-      warm_up: Whether to run a step before each timing, since the memory of idle processes may have
-        been paged out.
+      warm_up: Whether to run steps for `warm_up_seconds` before the first timing, and one before
+        each other, since the memory of idle processes may have been paged out.
     """
     # Output of libraries goes to standard error.
     replies = os.fdopen(os.dup(1), "w")
@@ -86,11 +87,15 @@ def serve(
         request = json.loads(line)
         shape = Shape(**request["shape"])
         key = request["peer"], shape
-        if key not in built:
+        is_new = key not in built
+        if is_new:
             built[key] = builders[request["peer"]](shape)
         step, parameters = built[key]
         if warm_up:
+            ready = time.perf_counter() + (request["warm_up_seconds"] if is_new else 0)
             step()
+            while time.perf_counter() < ready:
+                step()
         start = time.perf_counter()
         for _ in range(request["steps"]):
             step()
