@@ -13,10 +13,10 @@ depth-weighted sums of layers.
 masked language model.
 
     size    layers  width  heads      F   vocabulary   parameters   with `,mlm`
-    10m         12    384      6  1,280        8,192   29,736,132    27,577,728
-    100m        12    768     12  2,560       16,384  118,847,556    97,622,784
-    mini         4    256      4    864        8,192    6,083,884     5,331,200
-    tiny         2    128      2    448        1,024      648,590       542,336
+    10m         12    384      6  1,280        8,192   29,736,132    27,576,960
+    100m        12    768     12  2,560       16,384  118,847,556    97,621,248
+    mini         4    256      4    864        8,192    6,083,884     5,330,688
+    tiny         2    128      2    448        1,024      648,590       542,080
 
 Recipe of the released code (ltgoslo/gpt-bert): LAMB with betas of 0.9 and 0.98, weight decay 0.1,
 clipping at 2, cosine decay to a tenth, warmup of 1.6% of the steps, an average of the weights with
@@ -32,10 +32,10 @@ of the steps; the kind of an example is sampled (published: a fixed share of the
 (published: 1 to 3 tokens, equally often and treated alike); for LTG-BERT they are of up to 10
 words, 3.8 on average (published: tokens, 2.7 on average); masks do not prefer tokens that were
 masked less often in earlier epochs; rows are full sentences that attend to each other across
-documents (published: segments that do not); the LayerNorm in the head has parameters, and no
-dropout follows. Batches of LTG-BERT are those of its run on the British National Corpus; for
-BabyLM they depended on the number of GPUs. Its embeddings of words and distances decay (published:
-they do not).
+documents (published: segments that do not); the LayerNorm in the head of GPT-BERT has parameters,
+and no dropout follows that of either model. Batches of LTG-BERT are those of its run on the British
+National Corpus; for BabyLM they depended on the number of GPUs. Its embeddings of words and
+distances decay (published: they do not).
 
 `mini` has the size and budget of `configs/bert_mini_hour.py`, and AdamW. Sizes and recipes of mini
 and tiny are ours.
@@ -146,6 +146,8 @@ def _model(size: str, recipe: str) -> ConfigDict:
             "position_bucket_size": 32,
             "attention_gate": not recipe,
             "layer_weights": not recipe,
+            "interleaved_positions": False,
+            "head_norm_parameters": not recipe,
             "initializer_range": math.sqrt(2 / (5 * width)),
             "layer_norm_eps": 1e-7 if recipe else 1e-5,
             "precision": "auto",

@@ -28,12 +28,12 @@ and README.md: steps, corpus, held-out loss, config, and the scores of the fine-
 
 Architectures (model_type of config.json):
 {architectures}
-SpanBERT and TinyBERT are exported as BERT. All but GPT, GPT-2 and GPT-BERT are also exported with
-heads fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not have are
-left out, with a message. Of an ELECTRA the discriminator is exported, which is the model to
-fine-tune.
-GPT-BERT is not in transformers: to open its folder there, add the code of a released one, the *.py
-files and auto_map of config.json.
+SpanBERT and TinyBERT are exported as BERT. All but GPT, GPT-2, GPT-BERT and LTG-BERT are also
+exported with heads fine-tuned on GLUE, SQuAD, CoNLL, RACE or SWAG. Heads that transformers does not
+have are left out, with a message. Of an ELECTRA the discriminator is exported, which is the model
+to fine-tune.
+GPT-BERT and LTG-BERT are not in transformers: to open their folders there, add the code of a
+released one, the *.py files and auto_map of config.json.
 
 --format sentence-transformers writes the encoder alone, with modules.json and the settings of
 prompts, pooling, normalisation and length, so that SentenceTransformer(HF_DIR) computes the vectors

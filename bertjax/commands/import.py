@@ -25,9 +25,10 @@ architecture, they are listed and nothing is written.
 
 Architectures (model_type of config.json):
 {architectures}
-Heads: those of pretraining, of either model of ELECTRA, and for all but GPT and GPT-BERT those of
-tasks: text classification (GLUE), multiple choice (RACE, SWAG), question answering (SQuAD), token
-classification (NER). A GPT-BERT is recognised by the names of its arrays, with any model_type.
+Heads: those of pretraining, of either model of ELECTRA, and for all but GPT, GPT-BERT and LTG-BERT
+those of tasks: text classification (GLUE), multiple choice (RACE, SWAG), question answering
+(SQuAD), token classification (NER). GPT-BERT and LTG-BERT are recognised by the names of their
+arrays, with any model_type; their *.py files are read, but not run.
 
 The classes of a GLUE task may be in any order in config.json (id2label); their names are compared
 with the task's without regard to case, spaces, _ and -. `bertjax predict` prints them with the

@@ -34,7 +34,7 @@ _DEFAULTS = {
     "SPECIALS": (),
     "EXTRA_EMBEDDING_ROWS": False,
     "BUFFERS": (),
-    "NOT_IMPORTED": {},
+    "fields_of_code": lambda code: {},
     "constants": lambda hf_config: {},
 }
 """The attributes that an architecture may leave out."""

@@ -64,14 +64,10 @@ class HFModel:
         """Builds a model from its config and arrays, which may have names of older releases.
 
         Raises:
-          UserError: an architecture that is unknown or not supported, or two arrays differ that
-            bertjax shares.
+          UserError: an unknown architecture, or two arrays differ that bertjax shares.
         """
         model_type = _type_by_arrays(arrays) or _known_type(config)
         architecture = architectures.load(model_type)
-        for ending, reason in attribute(architecture, "NOT_IMPORTED").items():
-            if found := next((name for name in arrays if name.endswith(ending)), None):
-                raise UserError(f"the weights contain {found}: {reason}")
         buffers = (*_BUFFERS, *attribute(architecture, "BUFFERS"))
         kept = {name: array for name, array in arrays.items() if not name.endswith(buffers)}
         types = {array.dtype.name for array in kept.values()}
@@ -150,7 +146,10 @@ def read(folder: pathlib.Path) -> HFModel:
     config = read_json(folder / "config.json")
     if not _has_arrays(folder) and "auto_map" not in config:
         _known_type(config)  # other weights would not help
-    return HFModel.of(config, read_arrays(folder))
+    found = HFModel.of(config, read_arrays(folder))
+    code = "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("*.py")))
+    added = attribute(found.architecture, "fields_of_code")(code)
+    return dataclasses.replace(found, config={**added, **config})
 
 
 def write(folder: pathlib.Path, released: HFModel) -> None:
@@ -160,6 +159,10 @@ def write(folder: pathlib.Path, released: HFModel) -> None:
     arrays |= attribute(architecture, "constants")(released.config)
     prefix = architectures.prefix(architecture)
     bare = released.config["architectures"] == [architecture.CLASSES[()]]
+    if not bare and attribute(architecture, "REMOTE_CODE"):
+        # Transformers initialises missing arrays anew where a class does not declare tied weights.
+        tied = attribute(architecture, "TIED_ARRAYS")
+        arrays |= {name: arrays[original].copy() for name, original in tied.items()}
     if bare and all(name.startswith(prefix) for name in arrays):
         arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
     names = released.code_names

@@ -9,7 +9,7 @@ would be gathers of the size of the scores with scatters as gradients, which are
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 import flax.linen as nn
@@ -134,17 +134,20 @@ class DisentangledAttention(nn.Module):
         dropout = Dropout(self.position_dropout_rate, by_rows=False)
         embeddings = dropout(positions.embeddings.astype(x.dtype), train=train)
         falling, rising = positions.rows[:-1], positions.rows[:0:-1]
+        to_positions = {C2P: to_key, P2C: to_query}
+        if not self.share_att_key:
+            names = {C2P: "position_key", P2C: "position_query"}
+            to_positions = {term: self._heads(features, names[term]) for term in self.pos_att_type}
+        projected = self._project_positions(embeddings, to_positions)
         if C2P in self.pos_att_type:
-            project = to_key if self.share_att_key else self._heads(features, "position_key")
-            signal_SHK = project(embeddings)[falling]
+            signal_SHK = projected[C2P][falling]
             terms.append(
                 position_products(
                     query, signal_SHK, key.shape[1], positions.queries, self.precision
                 )
             )
         if P2C in self.pos_att_type:
-            project = to_query if self.share_att_key else self._heads(features, "position_query")
-            signal_SHK = project(embeddings)[rising]
+            signal_SHK = projected[P2C][rising]
             products_BHMQ = position_products(key, signal_SHK, key.shape[1], None, self.precision)
             terms.append(_rows(products_BHMQ.swapaxes(2, 3), positions.queries))
         scale = math.sqrt(features[-1] * (1 + len(self.pos_att_type)))
@@ -155,6 +158,12 @@ class DisentangledAttention(nn.Module):
             scores_BHQM, mask, dropout_mask, value, self.precision
         )
         return self._output(attention_output, x)
+
+    def _project_positions(
+        self, embeddings: Float[Array, "R D"], projections: Mapping[str, Dense]
+    ) -> dict[str, Float[Array, "R H K"]]:
+        """Keys of the relative positions for c2p, and queries for p2c."""
+        return {term: project(embeddings) for term, project in projections.items()}
 
     def _output(self, context: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
         """The output projection; a subclass may also read the input `x` of the queries."""

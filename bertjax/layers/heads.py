@@ -75,6 +75,7 @@ class PredictionTransform(nn.Module):
       precision: Types of operands and results.
       use_bias: Whether the linear map has a bias.
       norm_bias: Whether the LayerNorm has a bias.
+      norm_scale: Whether the LayerNorm has a scale.
     """
 
     features: int
@@ -84,6 +85,7 @@ class PredictionTransform(nn.Module):
     precision: Precision = Precision()
     use_bias: bool = True
     norm_bias: bool = True
+    norm_scale: bool = True
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "*lead D"]) -> Float[Array, "*lead E"]:
@@ -96,7 +98,8 @@ class PredictionTransform(nn.Module):
             name="dense",
         )
         transformed = activation(self.hidden_act)(dense(hidden))
-        return LayerNorm(self.layer_norm_eps, self.norm_bias, name="norm")(transformed)
+        norm = LayerNorm(self.layer_norm_eps, self.norm_bias, self.norm_scale, name="norm")
+        return norm(transformed)
 
 
 def prediction_transform(
@@ -110,6 +113,7 @@ def prediction_transform(
       features: Output width; 0 for that of the word embeddings.
       hidden_act: Name of the activation; "" for the encoder's.
     """
+    norm_has_parameters = getattr(encoder, "head_norm_parameters", True)
     return PredictionTransform(
         features or encoder.embedding_size,
         hidden_act or encoder.hidden_act,
@@ -117,7 +121,8 @@ def prediction_transform(
         width_scaling.hidden_stddev(encoder),
         get_precision(encoder.precision),
         use_bias=getattr(encoder, "classifier_bias", True),
-        norm_bias=getattr(encoder, "norm_bias", True),
+        norm_bias=norm_has_parameters and getattr(encoder, "norm_bias", True),
+        norm_scale=norm_has_parameters,
         name=name,
     )
 

@@ -5,12 +5,20 @@ gates the output of attention (Charpentier & Samuel 2024). All LayerNorms but on
 parameters.
 """
 
+from collections.abc import Mapping
+
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bertjax.layers.blocks import multiply_activated
 from bertjax.layers.dense import Dense, Precision, activation
-from bertjax.layers.disentangled_attention import DisentangledAttention, RelativePositions
+from bertjax.layers.disentangled_attention import (
+    C2P,
+    P2C,
+    DisentangledAttention,
+    RelativePositions,
+)
 from bertjax.layers.dropout import Dropout
 from bertjax.layers.embeddings import LayerNorm
 
@@ -32,11 +40,26 @@ class SubNormAttention(DisentangledAttention):
       gated: Whether there is a gate.
       gate_act: Name of the activation of the gate.
       layer_norm_eps: Epsilon of the LayerNorm.
+      interleaved_positions: Whether heads divide the 2 H K projected values of a relative position
+        into H pairs of a query and a key instead of H queries and H keys, as in the code that
+        trained the first models of LTG-BERT; tokens are always divided the second way.
     """
 
     gated: bool = True
     gate_act: str = "gelu"
     layer_norm_eps: float = 1e-5
+    interleaved_positions: bool = False
+
+    def _project_positions(
+        self, embeddings: Float[Array, "R D"], projections: Mapping[str, Dense]
+    ) -> dict[str, Float[Array, "R H K"]]:
+        projected = super()._project_positions(embeddings, projections)
+        if not self.interleaved_positions:
+            return projected
+        both_R2HK = jnp.stack((projected[P2C], projected[C2P]), axis=1)
+        rows, _, heads, width = both_R2HK.shape
+        pairs_RH2K = both_R2HK.reshape(rows, heads, 2, width)
+        return {P2C: pairs_RH2K[:, :, 0], C2P: pairs_RH2K[:, :, 1]}
 
     def _output(self, context: Float[Array, "B Q H K"], x: Float[Array, "B Q D"]) -> Array:
         if not self.gated:

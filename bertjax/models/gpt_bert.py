@@ -61,6 +61,10 @@ class Model(TiedEmbeddings, nn.Module):
       position_bucket_size: Buckets of distances on either side, logarithmic from the middle on.
       attention_gate: Whether attention has a gate, as in GPT-BERT.
       layer_weights: Whether layers read weighted sums of all earlier outputs, as in GPT-BERT.
+      interleaved_positions: How the projected relative positions are divided into heads
+        (`layers/sub_norm.py`); True for imported LTG-BERTs whose code does so.
+      head_norm_parameters: Whether the LayerNorm of prediction heads has a scale and a bias; it has
+        neither in the released code.
       initializer_range: Initial standard deviation of all kernels and tables, sqrt(2 / (5 D)) as
         published; those of the feed-forward net of layer i, from 0, have this times
         sqrt(1 / (2 + 2 i)).
@@ -84,6 +88,8 @@ class Model(TiedEmbeddings, nn.Module):
     position_bucket_size: PositiveInt = 32
     attention_gate: bool = True
     layer_weights: bool = True
+    interleaved_positions: bool = False
+    head_norm_parameters: bool = True
     initializer_range: InitStddev = math.sqrt(2 / (5 * 768))
     layer_norm_eps: Epsilon = 1e-5
     output_hidden_states: bool = False
@@ -158,6 +164,7 @@ class Model(TiedEmbeddings, nn.Module):
             gated=self.attention_gate,
             gate_act=self.hidden_act,
             layer_norm_eps=epsilon,
+            interleaved_positions=self.interleaved_positions,
             parent=None,
         )
         feed_forward = SubNormFeedForward(

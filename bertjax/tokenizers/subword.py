@@ -192,8 +192,11 @@ def _word_start_rule(definition: Definition) -> Callable[[str], bool]:
 
 
 def is_byte_level(definition: Definition) -> bool:
-    """Whether a definition is that of byte-level BPE."""
-    return definition["model"]["type"] == "BPE" and '"ByteLevel"' in _around_model(definition)
+    """Whether pieces are bytes, as of byte-level BPE, or of WordPiece without a prefix (##)."""
+    model = definition["model"]
+    marks_inside = model["type"] == "WordPiece" and model.get("continuing_subword_prefix", "##")
+    is_subword = model["type"] in ("BPE", "WordPiece") and not marks_inside
+    return is_subword and '"ByteLevel"' in _around_model(definition)
 
 
 def _pair_separators(processor: Definition) -> int:

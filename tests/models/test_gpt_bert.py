@@ -29,6 +29,9 @@ SIZES = {
 MODELS = {
     "gpt_bert": Model(**SIZES),
     "ltg_bert": Model(**SIZES, attention_gate=False, layer_weights=False),
+    "ltg_bert_interleaved": Model(
+        **SIZES, attention_gate=False, layer_weights=False, interleaved_positions=True
+    ),
 }
 
 
@@ -73,7 +76,7 @@ def gelu_by_tanh(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def attention(x, visible, relative, p):
+def attention(x, visible, relative, p, interleaved):
     """One row, one head and one pair of tokens at a time."""
     x = norm(x)
 
@@ -82,6 +85,9 @@ def attention(x, visible, relative, p):
 
     query, key, value = (project(x, name) for name in ("query", "key", "value"))
     query_position, key_position = project(relative, "query"), project(relative, "key")
+    if interleaved:
+        both = np.concatenate([query_position, key_position], axis=1)
+        query_position, key_position = both[:, ::2], both[:, 1::2]
     context = np.zeros_like(value)
     for head, q in np.ndindex(H, L):
         keys = np.flatnonzero(visible[q])
@@ -105,7 +111,7 @@ def feed_forward(x, p):
     return norm(gelu_by_tanh(hidden) * gate) @ p["output"]["kernel"]
 
 
-def by_hand(params, ids, visible):
+def by_hand(params, ids, visible, interleaved):
     """The sequence of one row, and the sums after each layer."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     relative = norm(params["relative_embeddings"]["embedding"], params["relative_norm"])
@@ -115,7 +121,7 @@ def by_hand(params, ids, visible):
     for layer in range(N):
         p = jax.tree.map(lambda leaf, at=layer: leaf[at], params["layers"]["block"])
         halves = (
-            lambda x, p=p: attention(x, visible, relative, p["attention"]),
+            lambda x, p=p: attention(x, visible, relative, p["attention"], interleaved),
             lambda x, p=p: feed_forward(x, p["feed_forward"]),
         )
         for half in halves:
@@ -135,7 +141,8 @@ def test_the_encoder_by_hand(model, variables, batch):
     encoded = jax.jit(lambda v, b: model.apply(v, b, train=False))(variables, batch)
     for row, length in enumerate((L, 5)):
         visible = np.asarray(batch["attention_mask"][row])
-        expected, states = by_hand(variables["params"], batch["input_ids"][row], visible)
+        ids, interleaved = batch["input_ids"][row], model.interleaved_positions
+        expected, states = by_hand(variables["params"], ids, visible, interleaved)
         np.testing.assert_allclose(encoded.sequence[row, :length], expected[:length], atol=2e-4)
         for found, state in zip(encoded.hidden_states, states, strict=True):
             np.testing.assert_allclose(found[row, :length], state[:length], rtol=1e-3, atol=2e-4)

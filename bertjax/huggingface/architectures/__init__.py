@@ -29,7 +29,8 @@ and, for the checks of `fields` and for tests,
 
 It may define (defaults: `huggingface/architecture.py`)
 
-  TIED_ARRAYS    names of arrays that repeat another one (tied weights), and the name of that one
+  TIED_ARRAYS    names of arrays that repeat another one (tied weights), and the name of that one;
+                 written only with REMOTE_CODE
   CLASSIFIER_DROPOUT
                  for the head of a task the HF field of the dropout before it
   CLASSIFIER_ACT the activation of the pooler before a classifier; empty: that of the encoder
@@ -49,7 +50,8 @@ It may define (defaults: `huggingface/architecture.py`)
   EXTRA_EMBEDDING_ROWS
                  whether released word embeddings have more rows than the tokenizer has tokens
   BUFFERS        endings of the names of constants that files contain among the weights
-  NOT_IMPORTED   for endings of the array names of related models that are refused, the reason
+  fields_of_code(code)
+                 fields of the HF config that the text of a folder's Python files determines
   constants(hf_config)
                  the constants that an export adds to the weights, with names that end as in BUFFERS
   generator(run, arrays)

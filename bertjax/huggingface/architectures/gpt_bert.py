@@ -35,13 +35,6 @@ _POSITIONS = ".position_indices"
 
 BUFFERS = (_POSITIONS,)
 
-_LTG_BERT = (
-    "the released code of LTG-BERT splits projected positions into heads in another order than "
-    "projected tokens, which bertjax does not compute; of the two, only GPT-BERT is exchanged"
-)
-
-NOT_IMPORTED = {".attention.in_proj_v.weight": _LTG_BERT}
-
 WORDS = {
     word: word
     for word in (
@@ -69,7 +62,20 @@ IRRELEVANT = config_words.IRRELEVANT | {
 _ACT = "gelu"
 """The activation of the gate and of the head; it is in no config."""
 
+_REQUIRED = {
+    "attention_gate": True,
+    "layer_weights": True,
+    "interleaved_positions": False,
+    "head_norm_parameters": True,
+}
+
 _EMBEDDINGS = "encoder/word_embeddings/embedding"
+
+ATTENTION = "encoder/layers/block/attention"
+
+_FEED_FORWARD = "encoder/layers/block/feed_forward"
+
+_WORDS = "word_embedding.weight"
 
 _MAX_ULPS = 4
 """A factor is less than this far from the quotient of its product, rounded to float32."""
@@ -183,34 +189,51 @@ def parts() -> dict[str, list[ArrayMap]]:
 
 def maps(encoder: str, layers: str, head: str) -> dict[str, list[ArrayMap]]:
     """The maps of all arrays, with these prefixes of the encoder, its layers and the head."""
-    attention, feed_forward = "encoder/layers/block/attention", "encoder/layers/block/feed_forward"
-    hf_attention = f"{layers}attention_layers.{LAYER}"
-    hf_feed_forward = f"{layers}mlp_layers.{LAYER}.mlp"
-    words, decoder = f"{encoder}embedding.word_embedding", f"{head}.nonlinearity.5"
-    # The second half of the first feed-forward layer is the one with the activation.
-    halves = tuple(f"{feed_forward}/{name}" for name in ("gate", "intermediate"))
+    attention, embedding = f"{layers}attention_layers.{LAYER}", f"{encoder}embedding"
+    transform, head = "mntp/transform", f"{head}.nonlinearity"
     return {
         "encoder": [
-            *table("encoder/word_embeddings", words),
-            ArrayMap(
-                "encoder/relative_embeddings/embedding", f"{encoder}embedding.relative_embedding"
-            ),
-            *norm("encoder/relative_norm", f"{encoder}embedding.relative_layer_norm"),
-            *dense((f"{attention}/query", f"{attention}/key"), f"{hf_attention}.in_proj_qk"),
-            *dense((f"{attention}/value", f"{attention}/gate"), f"{hf_attention}.in_proj_vg"),
-            *dense(f"{attention}/output", f"{hf_attention}.out_proj", inputs=2),
-            *dense(halves, f"{hf_feed_forward}.1", bias=False),
-            *dense(f"{feed_forward}/output", f"{hf_feed_forward}.4", bias=False),
+            *embedding_maps(embedding),
+            *attention_maps(attention),
+            *dense((f"{ATTENTION}/value", f"{ATTENTION}/gate"), f"{attention}.in_proj_vg"),
+            *feed_forward_maps(f"{layers}mlp_layers.{LAYER}.mlp"),
             SumWeights("encoder/layers/depth_weights", f"{layers}dwa_modules.alphas.{LAYER}"),
         ],
         "mntp": [
-            *dense("mntp/transform/dense", f"{head}.nonlinearity.1"),
+            *dense(f"{transform}/dense", f"{head}.1"),
             ScaledEmbeddings(
-                "mntp/transform/norm/scale", f"{decoder}.weight", words=f"{words}.weight"
+                f"{transform}/norm/scale", f"{head}.5.weight", words=f"{embedding}.{_WORDS}"
             ),
-            ShiftedBias(("mntp/bias", "mntp/transform/norm/bias"), f"{decoder}.bias"),
+            ShiftedBias(("mntp/bias", f"{transform}/norm/bias"), f"{head}.5.bias"),
         ],
     }
+
+
+def embedding_maps(hf: str) -> list[ArrayMap]:
+    """The maps of the embeddings of words and relative positions."""
+    return [
+        *table("encoder/word_embeddings", f"{hf}.word_embedding"),
+        ArrayMap("encoder/relative_embeddings/embedding", f"{hf}.relative_embedding"),
+        *norm("encoder/relative_norm", f"{hf}.relative_layer_norm"),
+    ]
+
+
+def attention_maps(hf: str) -> list[ArrayMap]:
+    """The maps of query, key and output projections."""
+    return [
+        *dense((f"{ATTENTION}/query", f"{ATTENTION}/key"), f"{hf}.in_proj_qk"),
+        *dense(f"{ATTENTION}/output", f"{hf}.out_proj", inputs=2),
+    ]
+
+
+def feed_forward_maps(hf: str) -> list[ArrayMap]:
+    """The maps of a feed-forward net."""
+    # The second half of the first layer is the one with the activation.
+    halves = tuple(f"{_FEED_FORWARD}/{name}" for name in ("gate", "intermediate"))
+    return [
+        *dense(halves, f"{hf}.1", bias=False),
+        *dense(f"{_FEED_FORWARD}/output", f"{hf}.4", bias=False),
+    ]
 
 
 def constants(hf_config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -245,8 +268,7 @@ def fields(hf_config: Mapping[str, Any], parts: Collection[str]) -> dict[str, An
         "name": "gpt_bert",
         **renamed,
         "hidden_act": _ACT,
-        "attention_gate": True,
-        "layer_weights": True,
+        **_REQUIRED,
         "initializer_range": math.sqrt(2 / (5 * renamed["hidden_size"])),
     }
 
@@ -255,19 +277,31 @@ def config(model: Mapping[str, Any], heads: Collection[str]) -> dict[str, Any]:
     """The HF config of a bertjax model.
 
     Raises:
-      UserError: the model is an LTG-BERT, or has an activation that the released code does not.
+      UserError: the model has a field that the released code does not support.
     """
-    for field in ("attention_gate", "layer_weights"):
-        if not model[field]:
-            raise UserError(f"config.model.{field}: got False, expected True; {_LTG_BERT}")
+    check_model(model, _REQUIRED)
+    return {word: model[field] for word, field in WORDS.items()}
+
+
+def check_model(model: Mapping[str, Any], required: Mapping[str, bool]) -> None:
+    """Refuses a bertjax model that the released code does not compute.
+
+    Raises:
+      UserError: another value than the required one, or another activation.
+    """
+    for field, value in required.items():
+        if model[field] != value:
+            raise UserError(
+                f"config.model.{field}: got {model[field]}, expected {value}, as in the released "
+                f"code for attention_gate={model['attention_gate']}; the run cannot be exported"
+            )
     if activation(model["hidden_act"]) is not activation(_ACT):
         raise UserError(
             f"config.model.hidden_act: got {model['hidden_act']!r}, expected {_ACT!r}, the only "
             "activation of the released code; the run cannot be exported"
         )
-    return {word: model[field] for word, field in WORDS.items()}
 
 
 def describes(run: Mapping[str, Any]) -> bool:
-    """Whether a run's model is a GPT-BERT, or the LTG-BERT that `config` refuses."""
-    return run["model"]["name"] == "gpt_bert"
+    """Whether a run's model has the gate of GPT-BERT, which LTG-BERT does not have."""
+    return run["model"]["name"] == "gpt_bert" and run["model"]["attention_gate"]

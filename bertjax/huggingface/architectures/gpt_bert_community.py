@@ -18,7 +18,7 @@ CLASSES = {(): "GPTBERT", ("mntp",): "GPTBERTForMaskedLM"}
 
 REMOTE_CODE, HAS_SEGMENTS = gpt_bert.REMOTE_CODE, gpt_bert.HAS_SEGMENTS
 
-SPECIALS, BUFFERS, NOT_IMPORTED = gpt_bert.SPECIALS, gpt_bert.BUFFERS, gpt_bert.NOT_IMPORTED
+SPECIALS, BUFFERS = gpt_bert.SPECIALS, gpt_bert.BUFFERS
 
 WORDS, READ, IRRELEVANT = gpt_bert.WORDS, gpt_bert.READ, gpt_bert.IRRELEVANT
 

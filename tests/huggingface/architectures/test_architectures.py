@@ -105,8 +105,9 @@ CONFIGS = {
         "layer_norm_eps": 1e-5,
     },
 }
+CONFIGS["ltg_bert"] = CONFIGS["gpt_bert"] | {"interleaved_positions": True}
 MODEL_NAMES = {"albert": "albert", "xlnet": "xlnet", "gpt2": "gpt2", "openai-gpt": "gpt1"}
-MODEL_NAMES |= {"deberta-v2": "deberta", "gpt_bert": "gpt_bert"}
+MODEL_NAMES |= {"deberta-v2": "deberta", "gpt_bert": "gpt_bert", "ltg_bert": "gpt_bert"}
 """The model of bertjax by Hugging Face model type, where it is not `bert`."""
 
 

@@ -1,4 +1,4 @@
-"""Parity of GPT-BERT with a PyTorch model whose state dict has the released names, to 1e-4.
+"""Parity of GPT-BERT and LTG-BERT with PyTorch models of the released array names, to 1e-4.
 
 Weights are random and large; sequences are longer than the longest distance, some are padded.
 """
@@ -57,24 +57,49 @@ def rows(length):
 
 
 class Attention(nn.Module):
-    def __init__(self):
+    def __init__(self, interleaved=False):
         super().__init__()
-        self.in_proj_qk, self.in_proj_vg = nn.Linear(D, 2 * D), nn.Linear(D, 2 * D)
-        self.out_proj = nn.Linear(D, D)
+        self.in_proj_qk, self.out_proj = nn.Linear(D, 2 * D), nn.Linear(D, D)
         self.register_buffer("position_indices", rows(LONGEST))
+        self.interleaved = interleaved
 
-    def forward(self, x, relative, visible):
-        normal, at = plain(D)(x), rows(x.shape[1])
+    def context(self, normal, value, relative, visible):
+        at = rows(normal.shape[1])
         query, key = self.in_proj_qk(normal).unflatten(-1, (2, H, -1)).unbind(2)
-        value, gate = self.in_proj_vg(normal).chunk(2, -1)
-        near = self.in_proj_qk(relative).unflatten(-1, (2, H, -1))[at]
+        near = self.in_proj_qk(relative)
+        if self.interleaved:
+            near = near.unflatten(-1, (H, 2, -1)).transpose(1, 2)[at]
+        else:
+            near = near.unflatten(-1, (2, H, -1))[at]
         scores = torch.einsum("bqhk,bmhk->bhqm", query, key)
         scores += torch.einsum("bqhk,qmhk->bhqm", query, near[:, :, 1])
         scores += torch.einsum("bmhk,qmhk->bhqm", key, near[:, :, 0])
         scores = (scores / math.sqrt(3 * D / H)).masked_fill(~visible[:, None], -math.inf)
         shares, value = scores.softmax(-1), value.unflatten(-1, (H, -1))
-        context = torch.einsum("bhqm,bmhk->bqhk", shares, value).flatten(2)
+        return torch.einsum("bhqm,bmhk->bqhk", shares, value).flatten(2)
+
+
+class GatedAttention(Attention):
+    def __init__(self):
+        super().__init__()
+        self.in_proj_vg = nn.Linear(D, 2 * D)
+
+    def forward(self, x, relative, visible):
+        normal = plain(D)(x)
+        value, gate = self.in_proj_vg(normal).chunk(2, -1)
+        context = self.context(normal, value, relative, visible)
         return self.out_proj(plain(D)(context * functional.gelu(gate)))
+
+
+class PlainAttention(Attention):
+    def __init__(self, interleaved):
+        super().__init__(interleaved)
+        self.in_proj_v, self.post_layer_norm = nn.Linear(D, D), nn.LayerNorm(D, EPSILON)
+
+    def forward(self, x, relative, visible):
+        normal = plain(D)(x)
+        context = self.context(normal, self.in_proj_v(normal), relative, visible)
+        return self.post_layer_norm(self.out_proj(context))
 
 
 class GeGLU(nn.Module):
@@ -106,19 +131,28 @@ class Head(nn.Module):
 
 
 def add_layers(module):
-    module.attention_layers = nn.ModuleList(Attention() for _ in range(N))
+    module.attention_layers = nn.ModuleList(GatedAttention() for _ in range(N))
     module.mlp_layers = nn.ModuleList(FeedForward() for _ in range(N))
     module.dwa_modules = nn.Module()
     sums = (nn.Parameter(torch.zeros(2 + number)) for number in range(2 * N))
     module.dwa_modules.alphas = nn.ParameterList(sums)
 
 
-def reference(layout):
+class Layer(nn.Module):
+    def __init__(self, interleaved):
+        super().__init__()
+        self.attention, self.mlp = PlainAttention(interleaved), FeedForward()
+
+
+def reference(layout, interleaved=False):
     """A module with the names of a layout, and its three parts."""
     whole = nn.Module()
-    if layout == "gpt_bert":
+    if layout != "gpt_bert_community":
         whole.embedding, whole.transformer, whole.classifier = Embedding(), nn.Module(), Head()
-        add_layers(whole.transformer)
+        if layout == "gpt_bert":
+            add_layers(whole.transformer)
+        else:
+            whole.transformer.layers = nn.ModuleList(Layer(interleaved) for _ in range(N))
         return whole, (whole.embedding, whole.transformer, whole.classifier)
     whole.model, whole.lm_head = nn.Module(), Head()
     whole.model.embedding = Embedding()
@@ -127,10 +161,15 @@ def reference(layout):
 
 
 def hf_logits(parts, visible):
-    """Scores of the token after each position."""
+    """Scores at each position; in GPT-BERT, of the token after it."""
     embedding, layers, head = parts
     relative = embedding.relative_layer_norm(embedding.relative_embedding)
     x = plain(D)(embedding.word_embedding(torch.tensor(IDS)))
+    if hasattr(layers, "layers"):
+        for layer in layers.layers:
+            x = x + layer.attention(x, relative, torch.tensor(visible))
+            x = x + layer.mlp.mlp(x)
+        return head.eval().nonlinearity(x).detach().numpy()
     outputs = [x]
     for number, weights in enumerate(layers.dwa_modules.alphas):
         layer, is_second = divmod(number, 2)
@@ -144,7 +183,7 @@ def hf_logits(parts, visible):
 
 
 def bertjax_logits(config, tokenizer, params, visible):
-    """The scores at positions from 1 on, which are computed from the positions before them."""
+    """The scores at each position; in GPT-BERT, those of the next one, without the last."""
     with config.unlocked():
         config.model.precision = "float32"
     module = importing.pretrainer(config, tokenizer)
@@ -152,10 +191,12 @@ def bertjax_logits(config, tokenizer, params, visible):
 
     def logits(module, batch):
         encoded = module.encoder(batch, train=False)
-        return module.mntp.token_logits(module.encoder, encoded)
+        return getattr(module, head).token_logits(module.encoder, encoded)
 
+    (head,) = config.objectives
     variables = {"params": jax.tree.map(jnp.asarray, trees.nest(dict(params)))}
-    return np.asarray(module.apply(variables, batch, method=logits))[:, 1:]
+    found = np.asarray(module.apply(variables, batch, method=logits))
+    return found[:, 1:] if head == "mntp" else found
 
 
 def assert_equal_logits(config, tokenizer, params, parts):
@@ -164,37 +205,48 @@ def assert_equal_logits(config, tokenizer, params, parts):
     for visible in (np.broadcast_to(MASK[:, None], causal.shape), causal):
         found = bertjax_logits(config, tokenizer, params, visible)
         visible = visible | np.eye(MASK.shape[1], dtype=bool)  # padding sees itself, without NaN
-        expected = hf_logits(parts, visible)[:, :-1]
-        where = MASK[:, :-1]
+        expected = hf_logits(parts, visible)[:, : found.shape[1]]
+        where = MASK[:, : found.shape[1]]
         assert np.abs(expected[where]).max() > 1
         np.testing.assert_allclose(found[where], expected[where], atol=1e-4)
 
 
-@pytest.mark.parametrize("layout", ["gpt_bert", "gpt_bert_community"])
-def test_imported_logits_are_equal(layout, save_gpt_bert, tmp_path):
-    whole, parts = reference(layout)
+@pytest.mark.parametrize(
+    ("layout", "fields"),
+    [
+        ("gpt_bert", {}),
+        ("gpt_bert_community", {}),
+        ("ltg_bert", {"interleaved_positions": False}),
+        ("ltg_bert", {"interleaved_positions": True}),
+    ],
+)
+def test_imported_logits_are_equal(layout, fields, save_gpt_bert, tmp_path):
+    whole, parts = reference(layout, *fields.values())
     torch.manual_seed(0)
     with torch.no_grad():
         for name, weight in whole.named_parameters():
-            center = 1.0 if name.endswith("relative_layer_norm.weight") else 0.0
+            center = 1.0 if name.endswith("layer_norm.weight") else 0.0
             weight.copy_(center + 0.4 * torch.randn(weight.shape))
         parts[2].nonlinearity[-1].weight.copy_(parts[0].word_embedding.weight)
     arrays = {name: array.numpy() for name, array in whole.state_dict().items()}
-    imported = importing.read(save_gpt_bert(tmp_path / "source", arrays, CONFIG))
+    imported = importing.read(save_gpt_bert(tmp_path / "source", arrays, CONFIG | fields))
     assert imported.config.imported.model_type == layout
     assert_equal_logits(imported.config, imported.tokenizer, imported.params, parts)
 
 
-def test_exported_logits_are_equal(gpt_bert_tokenizer, write_random_run, export_run, tmp_path):
+@pytest.mark.parametrize(("layout", "recipe"), [("gpt_bert", "tiny"), ("ltg_bert", "tiny,mlm")])
+def test_exported_logits_are_equal(
+    layout, recipe, gpt_bert_tokenizer, write_random_run, export_run, tmp_path
+):
     """The head has a LayerNorm with random scale and bias, which the reference does not have."""
     (tmp_path / "tokenizer.json").write_text(gpt_bert_tokenizer)
-    config = configs.load_config("configs/gpt_bert.py:tiny", [])
+    config = configs.load_config(f"configs/gpt_bert.py:{recipe}", [])
     with config.unlocked():
         config.model.update(CONFIG)
     tokenizer = tokenizers.load(tmp_path / "tokenizer.json")
     params = write_random_run(tmp_path / "run", config, tokenizer)
     export_run(tmp_path / "run", tmp_path / "hf")
-    whole, parts = reference("gpt_bert")
+    whole, parts = reference(layout)
     arrays = read_arrays(tmp_path / "hf")
     whole.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
     assert_equal_logits(config, tokenizer, params, parts)
