@@ -97,18 +97,22 @@ class SequenceHead(pretrainer.Task, kw_only=True):
         self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
     ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
         """Returns the logits of the classes, or one score, and the weight of each example."""
-        pooled = layers_heads.pooled_output(
+        features = self.features(encoder, encoded, batch)
+        features = Dropout(self.classifier_dropout)(features, train=train)
+        classifier = TaskClassifier(self.num_outputs, output_stddev(encoder), name="classifier")
+        logits_BC = classifier(features)
+        return logits_BC, self.example_weights(batch, len(logits_BC))
+
+    @nn.compact
+    def features(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B F"]:
+        """Returns the input of the classifier: the pooled output."""
+        return layers_heads.pooled_output(
             encoder,
             encoded,
             batch,
             pooler_act=self.pooler_act,
             mix_layer_norm=self.mix_layer_norm,
         )
-        pooled = Dropout(self.classifier_dropout)(pooled, train=train)
-        logits_BC = TaskClassifier(self.num_outputs, output_stddev(encoder), name="classifier")(
-            pooled
-        )
-        return logits_BC, self.example_weights(batch, len(logits_BC))
 
     @nn.nowrap
     def example_weights(self, batch: Batch, size: int) -> Float[Array, " B"]:

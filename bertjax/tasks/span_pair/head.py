@@ -9,8 +9,6 @@ from jaxtyping import Array, Bool, Float
 
 from bertjax.constraints import OneOf
 from bertjax.interfaces import Batch
-from bertjax.layers import heads as layers_heads
-from bertjax.layers.dropout import Dropout
 from bertjax.layers.heads import TaskClassifier
 from bertjax.layers.width_scaling import output_stddev
 from bertjax.pretrainer import Encoded, Encoder
@@ -35,26 +33,15 @@ class Task(ClassifierHead, kw_only=True):
     pipeline_tag = ""  # its examples have spans in addition to texts
 
     @nn.compact
-    def scores(
-        self, encoder: Encoder, encoded: Encoded, batch: Batch, *, train: bool
-    ) -> tuple[Float[Array, "B C"], Float[Array, " B"]]:
-        """Returns the logits of the classes, and the weight of each example."""
-        pooled = layers_heads.pooled_output(
-            encoder,
-            encoded,
-            batch,
-            pooler_act=self.pooler_act,
-            mix_layer_norm=self.mix_layer_norm,
-        )
-        stddev, sequence = output_stddev(encoder), encoded.sequence
-        attention_BL = TaskClassifier(1, stddev, name="span_attention")(sequence)[..., 0]
+    def features(self, encoder: Encoder, encoded: Encoded, batch: Batch) -> Float[Array, "B F"]:
+        """Returns the input of the classifier: the pooled output, and the vectors of both spans."""
+        pooled, sequence = super().features(encoder, encoded, batch), encoded.sequence
+        span_attention = TaskClassifier(1, output_stddev(encoder), name="span_attention")
+        attention_BL = span_attention(sequence)[..., 0]
         spans = [
             attend_to_span(sequence, attention_BL, (batch["span_ids"] & bit) > 0) for bit in (1, 2)
         ]
-        features = jnp.concatenate([pooled.astype(jnp.float32), *spans], axis=-1)
-        features = Dropout(self.classifier_dropout)(features, train=train)
-        logits_BC = TaskClassifier(self.num_outputs, stddev, name="classifier")(features)
-        return logits_BC, self.example_weights(batch, len(logits_BC))
+        return jnp.concatenate([pooled.astype(jnp.float32), *spans], axis=-1)
 
 
 def attend_to_span(
