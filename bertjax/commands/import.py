@@ -20,8 +20,9 @@ examples:
   bertjax export --model runs/bert_base --output bert-base-again/
 
 --model is a folder with config.json, model.safetensors and a tokenizer, as save_pretrained writes
-it or `hf download NAME --local-dir DIR` downloads it. If names or shapes of arrays differ from the
-architecture, they are listed and nothing is written.
+it or `hf download NAME --local-dir DIR` downloads it. With PyTorch installed, pytorch_model.bin is
+read, too. If names or shapes of arrays differ from the architecture, they are listed and nothing
+is written.
 
 Architectures (model_type of config.json):
 {architectures}

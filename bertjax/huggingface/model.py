@@ -3,13 +3,16 @@
 read     folder -> HFModel: the Hugging Face config, and the arrays by their canonical names
 write    HFModel -> folder
 
-Arrays are read from one safetensors file, or from several with an index.
+Arrays are read from one safetensors file, or from several with an index; with PyTorch, also from
+`pytorch_model.bin`.
 """
 
 import dataclasses
 import pathlib
+import pickle
 import re
-from collections.abc import Collection, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -35,9 +38,8 @@ _BUFFERS = (
 _LEGACY_NAMES = {"gamma": "weight", "beta": "bias"}
 """Names of LayerNorm parameters in files converted from TensorFlow."""
 
-WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+WEIGHTS, _PICKLED = "model.safetensors", "pytorch_model.bin"
+"""The first is read if a folder has both; either may be several files, with an index."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,27 +228,39 @@ def read_arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
     Raises:
       UserError: there are no arrays, or a file is damaged.
     """
-    if (folder / WEIGHTS).is_file():
-        return _read_file(folder / WEIGHTS)
-    if not _has_arrays(folder):
-        raise UserError(_no_weights(folder))
-    files = read_json(folder / _INDEX).get("weight_map")
-    if not isinstance(files, dict):
-        raise UserError(f"{folder / _INDEX} has no weight_map: restore it from its source")
-    arrays: dict[str, np.ndarray] = {}
-    for file in sorted(set(files.values())):
-        arrays |= _read_file(folder / file)
-    missing = [name for name in files if name not in arrays]
-    if missing:
-        raise UserError(
-            f"{files[missing[0]]} lacks {missing[0]}, which {folder / _INDEX} lists: restore both "
-            "from their source"
-        )
-    return arrays
+    for name, read_file in ((WEIGHTS, _read_file), (_PICKLED, _read_pickled)):
+        if (folder / name).is_file():
+            return read_file(folder / name)
+        if _index(folder, name).is_file():
+            return _read_parts(_index(folder, name), read_file)
+    raise UserError(f"{folder} has no {WEIGHTS}: expected a folder that save_pretrained wrote")
 
 
 def _has_arrays(folder: pathlib.Path) -> bool:
-    return any((folder / name).is_file() for name in (WEIGHTS, _INDEX))
+    names = WEIGHTS, _PICKLED
+    return any((folder / name).is_file() or _index(folder, name).is_file() for name in names)
+
+
+def _index(folder: pathlib.Path, name: str) -> pathlib.Path:
+    return folder / f"{name}.index.json"
+
+
+def _read_parts(
+    index: pathlib.Path, read_file: Callable[[pathlib.Path], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict):
+        raise UserError(f"{index} has no weight_map: restore it from its source")
+    arrays: dict[str, np.ndarray] = {}
+    for file in sorted(set(files.values())):
+        arrays |= read_file(index.parent / file)
+    missing = [name for name in files if name not in arrays]
+    if missing:
+        raise UserError(
+            f"{files[missing[0]]} lacks {missing[0]}, which {index} lists: restore both from their "
+            "source"
+        )
+    return arrays
 
 
 def write_arrays(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -256,8 +270,7 @@ def write_arrays(folder: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None
 
 
 def _read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise UserError(f"{path} is missing: restore it from the source of the folder")
+    _check_file(path)
     try:
         with safetensors.safe_open(path, framework="np") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -265,11 +278,31 @@ def _read_file(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} is damaged ({error}): copy it again") from None
 
 
-def _no_weights(folder: pathlib.Path) -> str:
-    pickled = next((name for name in _PICKLED if (folder / name).is_file()), None)
-    if pickled is None:
-        return f"{folder} has no {WEIGHTS}: expected a folder that save_pretrained wrote"
-    return (
-        f"weights of {folder}: got {pickled}, expected {WEIGHTS}; load the model with transformers "
-        "and save it with save_pretrained"
-    )
+def _read_pickled(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """Reads a state dict of PyTorch, without running code that is pickled in the file."""
+    _check_file(path)
+    try:
+        import torch
+        from safetensors.torch import save_file
+    except ImportError:
+        raise UserError(
+            f"weights of {path.parent}: got {path.name}, expected {WEIGHTS}; load the model with "
+            "transformers and save it with save_pretrained, or install torch, which reads the file"
+        ) from None
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        # A safetensors file contains no two arrays that share memory. NumPy reads bfloat16 from it.
+        copies = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    except (RuntimeError, EOFError, AttributeError, pickle.UnpicklingError):
+        raise UserError(
+            f"{path} is damaged, or contains other objects than arrays: copy it again, or save it "
+            "with save_pretrained of transformers"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(copies, pathlib.Path(folder) / WEIGHTS)
+        return _read_file(pathlib.Path(folder) / WEIGHTS)
+
+
+def _check_file(path: pathlib.Path) -> None:
+    if not path.is_file():
+        raise UserError(f"{path} is missing: restore it from the source of the folder")

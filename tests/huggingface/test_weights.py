@@ -1,6 +1,7 @@
-"""Reading and writing safetensors files, and errors."""
+"""Reading and writing safetensors files, reading state dicts of PyTorch, and errors."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -70,9 +71,44 @@ def test_a_broken_index(tmp_path, damage, printed):
     assert "\n" not in str(caught.value)
 
 
-def test_no_weights(tmp_path):
+def test_no_weights(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"has no model.safetensors: expected a folder"):
         read_arrays(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"got pytorch_model.bin, expected model.safetensors; load"):
         read_arrays(tmp_path)
+
+
+class Executable:
+    """Pickled as a call, which a reader of unknown files must not make."""
+
+    def __reduce__(self):
+        return print, ("the code of a pickle ran",)
+
+
+@pytest.mark.slow
+def test_state_dicts(tmp_path, capsys):
+    """Arrays that share memory, or are not contiguous; of one file or several; never code."""
+    torch = pytest.importorskip("torch", reason="state dicts need torch, of the group test-all")
+    table = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    tensors = {"a": table, "b": table, "c": table.T, "d": torch.ones(2, dtype=torch.bfloat16)}
+    file, index = tmp_path / "pytorch_model.bin", tmp_path / "pytorch_model.bin.index.json"
+    torch.save(tensors, file)
+    for _ in range(2):
+        found = read_arrays(tmp_path)
+        assert found.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            np.testing.assert_array_equal(found[name].astype(np.float32), tensor.float().numpy())
+        assert found["d"].dtype.name == "bfloat16"
+        file.unlink(missing_ok=True)
+        torch.save({"d": tensors["d"]}, tmp_path / "last.bin")
+        torch.save({name: tensors[name] for name in "abc"}, tmp_path / "first.bin")
+        files = {name: "last.bin" if name == "d" else "first.bin" for name in tensors}
+        index.write_text(json.dumps({"weight_map": files}))
+    for other in ({"a": Executable()}, [table], b""):
+        torch.save(other, file) if other else file.touch()
+        with pytest.raises(UserError, match=r"pytorch_model.bin is damaged, or contains other"):
+            read_arrays(tmp_path)
+        file.write_bytes(b"")
+    assert capsys.readouterr().out == ""

@@ -1,6 +1,7 @@
 """One of two hosts of a run with parameters sharded over both: PORT RANK WORKDIR STEPS BATCHES.
 
-If BATCHES is not 0, so many batches are evaluated after every third step and the last one.
+BATCHES is the number of batches of an evaluation, after every third step and the last one; 0 for
+no evaluation.
 """
 
 import json

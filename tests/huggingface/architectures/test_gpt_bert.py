@@ -236,11 +236,10 @@ def test_a_field_without_a_default_is_required(tied, save_gpt_bert, tmp_path):
         importing.read(save_gpt_bert(tmp_path / "source", arrays, config))
 
 
-def test_pickled_weights_of_other_code(tmp_path):
+def test_missing_weights_of_other_code(tmp_path):
     """An unknown type is not the first thing to fix if the arrays may be known."""
     (tmp_path / "config.json").write_text(json.dumps({"auto_map": AUTO_MAP}))
-    (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(UserError, match=r"got pytorch_model.bin, expected model.safetensors"):
+    with pytest.raises(UserError, match=r"has no model.safetensors: expected a folder"):
         importing.read(tmp_path)
 
 
