@@ -13,10 +13,10 @@ depth-weighted sums of layers.
 masked language model.
 
     size    layers  width  heads      F   vocabulary   parameters   with `,mlm`
-    10m         12    384      6  1,280        8,192   29,736,132    27,576,960
-    100m        12    768     12  2,560       16,384  118,847,556    97,621,248
-    mini         4    256      4    864        8,192    6,083,884     5,330,688
-    tiny         2    128      2    448        1,024      648,590       542,080
+    10m         12    384      6  1,280        8,192   29,736,132    27,577,728
+    100m        12    768     12  2,560       16,384  118,847,556    97,622,784
+    mini         4    256      4    864        8,192    6,083,884     5,331,200
+    tiny         2    128      2    448        1,024      648,590       542,336
 
 Recipe of the released code (ltgoslo/gpt-bert): LAMB with betas of 0.9 and 0.98, weight decay 0.1,
 clipping at 2, cosine decay to a tenth, warmup of 1.6% of the steps, an average of the weights with
