@@ -179,23 +179,6 @@ def test_both_names_of_a_byte_level_pair(tmp_path):
             assert tokenizer.special_ids == (5,)
 
 
-def test_wordpiece_over_bytes(tmp_path):
-    """As of LTG-BERT's released models: bytes as in byte-level BPE, and no prefix within words."""
-    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
-    pieces = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3, "[MASK]": 4}
-    pieces |= {piece: 5 + n for n, piece in enumerate(("\u0120n", "a", "\u00c3", "\u00af", "v"))}
-    model = {"type": "WordPiece", "vocab": pieces, "unk_token": "[UNK]"}
-    model |= {"continuing_subword_prefix": "", "max_input_chars_per_word": 100}
-    parts = {"pre_tokenizer": byte_level, "decoder": byte_level, "post_processor": None}
-    definition = whitespace_wordpiece(model=model, added_tokens=[], **parts) | {"normalizer": None}
-    tokenizer = load(write_json(tmp_path / "tokenizer.json", definition))
-    assert tokenizer.encode_batch(["na\u00efv na"]) == [[5, 6, 7, 8, 9, 5, 6]]
-    assert tokenizer.decode([5, 6, 7, 8, 9, 5, 6]).strip() == "na\u00efv na"
-    assert np.flatnonzero(tokenizer.word_starts).tolist() == [0, 1, 2, 3, 4, 5]
-    tokenizer.save(tmp_path / "copy")
-    assert load(tmp_path / "copy").fingerprint == tokenizer.fingerprint
-
-
 @pytest.mark.parametrize("share", [None, 0.0, 1.0])
 def test_bpe_dropout_is_disabled(tmp_path, share):
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
