@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax import build, pretrained
 from bertjax.decoding.search import Cache, Decoder
 from bertjax.errors import UserError
-from bertjax.inference.layer_params import split_layers, stack_layers
 from bertjax.interfaces import Params, Tokenizer
+from bertjax.layers.stack import split_layers, stack_layers
 from bertjax.pretrainer import Pretrainer
 from bertjax.tokenizers.special_tokens import end_of_text
 

@@ -20,7 +20,6 @@ from bertjax.inference import (
     faiss_index,
     late_interaction,
     reranking,
-    stored_vectors,
 )
 from bertjax.io import copies, storage
 from bertjax.io.files import write_output
@@ -149,7 +148,7 @@ def search(
             prompts=prompts,
         )
         if parts is not None:
-            embedder = stored_vectors.StoredEmbedder(embedder, parts)
+            embedder = embeddings.StoredEmbedder(embedder, parts)
         if index:
             found = faiss_index.search(embedder, collection, index, max_depth, progress)
         else:

@@ -14,8 +14,8 @@ from bertjax.data.sequence_template import SequenceTemplate
 from bertjax.decoding import beam, search
 from bertjax.errors import UserError
 from bertjax.inference.language_model import choose_precision
-from bertjax.inference.layer_params import split_layers, stack_layers
 from bertjax.interfaces import Params, Tokenizer
+from bertjax.layers.stack import split_layers, stack_layers
 
 OBJECTIVE = "seq2seq"
 

@@ -4,16 +4,18 @@
 A repeating group of blocks, each with its own attention, is in `alternating_stack.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, PyTree
 
 from bertjax.constraints import OneOf
 from bertjax.errors import UserError, nearest
+from bertjax.interfaces import Params
 
 REMAT_POLICIES = {
     "none": None,
@@ -178,3 +180,40 @@ class SharedStack(nn.Module):
         shared = self.param("shared", init_shared) if self.shared else {}
         own = self.param("block", init_own) if len(self.shared) < len(parts) else {}
         return shared, own
+
+
+_STACKS = ("layers", "decoder_layers")
+"""Names of stacks in the parameters of decoders."""
+
+
+def split_layers(params: Params) -> Params:
+    """Splits the arrays of all stacks of layers along their first axis, for decoding on CPUs.
+
+    XLA for CPUs copies the slice of a stacked array that a layer multiplies by, for every token. If
+    `stack_layers` builds the stack where the layers are applied one after the other, it reads the
+    parts instead.
+
+    Returns:
+      Parameters with tuples of N arrays instead of arrays [N ...]; on other devices as they are.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.tree.map(jnp.asarray, params)
+    return _map_stacks(lambda array: tuple(map(jnp.asarray, array)), params)
+
+
+def stack_layers(params: Params) -> Params:
+    """Stacks the arrays of layers that `split_layers` has split, inside of compiled functions."""
+    return _map_stacks(
+        lambda parts: jnp.stack(parts) if isinstance(parts, tuple) else parts, params
+    )
+
+
+def _map_stacks(change: Callable[[Any], Any], tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        name: jax.tree.map(change, branch, is_leaf=lambda leaf: isinstance(leaf, tuple))
+        if name in _STACKS
+        else _map_stacks(change, branch)
+        for name, branch in tree.items()
+    }

@@ -13,8 +13,8 @@ from bertjax.io import copies
 from bertjax.layers import layer_choice
 from bertjax.overrides import Override
 from bertjax.sweeps import scheduler
-from bertjax.sweeps.recipes import RECIPES, read_recipes
 from bertjax.sweeps.run import Run, Score, read_results, read_score
+from bertjax.sweeps.suite import RECIPES, read_recipes
 from bertjax.sweeps.table import NO_VALUE
 
 FINE_TUNING_ROW = "fine_tuning"

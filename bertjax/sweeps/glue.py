@@ -11,8 +11,8 @@ from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
 from bertjax.sweeps import glue_table, scheduler
-from bertjax.sweeps.recipes import RECIPES, read_recipes
 from bertjax.sweeps.run import Run, Score, read_best, relative_duration
+from bertjax.sweeps.suite import RECIPES, read_recipes
 from bertjax.tasks.glue.table import GLUE, glue_task
 
 _EPOCHS = "num_train_epochs"

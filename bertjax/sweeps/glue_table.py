@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.sweeps import submission
+from bertjax.sweeps import suite
 from bertjax.sweeps.run import Score, suite_content
 from bertjax.sweeps.table import NO_VALUE
 from bertjax.tasks.glue.table import GLUE, PUBLISHED_ROWS, PUBLISHED_TASKS, glue_task
@@ -76,13 +76,13 @@ def content(scores: Sequence[Score]) -> dict[str, Any]:
 
 def write_submission(path: pathlib.Path, scores: Sequence[Score]) -> list[str]:
     """Writes the test server's files of all tasks into one archive; returns the missing files."""
-    submission.write(path, scores, _server_files())
+    suite.write_submission(path, scores, _server_files())
     return missing_files(scores)
 
 
 def missing_files(scores: Sequence[Score]) -> list[str]:
     """Files that the test server requires and no finished run has written."""
-    return submission.missing_files(scores, _server_files())
+    return suite.missing_files(scores, _server_files())
 
 
 def _server_files() -> list[str]:

@@ -20,7 +20,7 @@ from bertjax.runs import bucket_sync
 from bertjax.runs.workdir import MUTABLE_FIELDS, claim, in_use
 from bertjax.runtime.children import Children, describe_exit, pin_cores, share_environment
 from bertjax.runtime.signals import sigterm_as_interrupt
-from bertjax.sweeps import progress, recipes, table
+from bertjax.sweeps import progress, suite, table
 from bertjax.sweeps.display import LineDisplay, make_display
 from bertjax.sweeps.progress import Progress
 from bertjax.sweeps.run import INIT, Run, Score, median_seed, read_best
@@ -246,7 +246,7 @@ def run_suite(
       Interrupted: Ctrl-C or SIGTERM stopped the runs, which have saved.
     """
     folder = bucket_sync.local_folder(workdir, with_checkpoints=True)
-    mutable = (*MUTABLE_FIELDS, *recipes.new_recipes(folder, record))
+    mutable = (*MUTABLE_FIELDS, *suite.new_recipes(folder, record))
     with hold_workdir(folder, workdir, record, mutable):
         failed = run_all(
             runs, folder, parallel=parallel, max_devices=1, on_change=lambda: write(folder)

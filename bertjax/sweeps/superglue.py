@@ -9,9 +9,9 @@ from bertjax.config import FINE_TUNING, load_config
 from bertjax.errors import UserError
 from bertjax.io import copies
 from bertjax.overrides import Override
-from bertjax.sweeps import scheduler, submission
-from bertjax.sweeps.recipes import RECIPES, read_recipes
+from bertjax.sweeps import scheduler, suite
 from bertjax.sweeps.run import Run, Score, read_score, relative_duration, suite_content
+from bertjax.sweeps.suite import RECIPES, read_recipes
 from bertjax.tasks.superglue.table import TASKS, superglue_task
 
 _FIELD = "task.dataset"
@@ -119,7 +119,7 @@ def _row(score: Score) -> list[str]:
 
 def missing_files(scores: Sequence[Score]) -> list[str]:
     """Files that the evaluation server requires and no finished run has written."""
-    return submission.missing_files(scores, [f"{task.folder}.jsonl" for task in TASKS])
+    return suite.missing_files(scores, [f"{task.folder}.jsonl" for task in TASKS])
 
 
 def read_scores(workdir: pathlib.Path) -> list[Score]:
@@ -132,7 +132,7 @@ def _write(folder: pathlib.Path) -> list[Score]:
     if scores := read_scores(folder):
         servers = (split.server for task in TASKS for split in task.splits if split.server)
         names = list(dict.fromkeys(f"{server}.jsonl" for server in servers))
-        submission.write(folder / "submission.zip", scores, names)
+        suite.write_submission(folder / "submission.zip", scores, names)
         missing = {"missing_of_server": missing_files(scores)}
         content = suite_content(scores, task_score) | missing
         scheduler.write_table(folder, rows(scores), content)

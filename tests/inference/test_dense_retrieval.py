@@ -13,7 +13,7 @@ import bertjax
 from bertjax import cli
 from bertjax.errors import UserError
 from bertjax.huggingface.sentence_transformers import EmbeddingSettings
-from bertjax.inference import dense_retrieval, embeddings, retrieval_search, stored_vectors
+from bertjax.inference import dense_retrieval, embeddings, retrieval_search
 from bertjax.inference.dense_retrieval import Collection
 from bertjax.metrics import retrieval as metrics
 
@@ -180,7 +180,7 @@ def test_vectors_of_other_texts_are_refused(tmp_path):
     def stored(*texts, prompt=""):
         embedder = Fixed()
         embedder.num_truncated = 0
-        store = stored_vectors.StoredEmbedder(embedder, tmp_path)
+        store = embeddings.StoredEmbedder(embedder, tmp_path)
         return np.concatenate(list(store.embed(texts, total=9, prompt=prompt))), embedder.calls
 
     vectors, _ = stored("0.5", "1", "2", "3")

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from bertjax.inference.layer_params import split_layers, stack_layers
+from bertjax.layers.stack import split_layers, stack_layers
 
 ON_CPU = jax.default_backend() == "cpu"
 

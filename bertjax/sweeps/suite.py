@@ -1,16 +1,19 @@
-"""Recipes of a suite: the configs of its file, which its folder records for all tasks.
+"""What suites share: the recorded recipes of their tasks, and the archive for a test server.
 
-A folder belongs to one set of recipes, while calls may differ in the tasks that they run.
+The folder of a suite records the configs of all tasks in its config file. It belongs to one set of
+recipes, while calls may differ in the tasks that they run.
 """
 
 import json
 import pathlib
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax import config as configs
 from bertjax.errors import UserError
 from bertjax.io.files import read_json
+from bertjax.sweeps.run import Score
 
 RECIPES = "recipes"
 """Field of the record of a suite: the config of each task."""
@@ -47,3 +50,28 @@ def new_recipes(folder: pathlib.Path, record: Mapping[str, Any]) -> list[str]:
         for task in content[RECIPES]
         if task not in stored.get(suite, {}).get(RECIPES, {})
     ]
+
+
+def write_submission(path: pathlib.Path, scores: Sequence[Score], names: Sequence[str]) -> None:
+    """Writes the prediction files of finished runs into an archive for the evaluation server.
+
+    Args:
+      path: The archive.
+      scores: The finished runs.
+      names: File names in their order in the archive.
+    """
+    files = _prediction_files(scores)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in filter(files.get, names):
+            archive.write(files[name], name)
+
+
+def missing_files(scores: Sequence[Score], names: Sequence[str]) -> list[str]:
+    """Lists the prediction files that no finished run has written."""
+    files = _prediction_files(scores)
+    return [name for name in names if name not in files]
+
+
+def _prediction_files(scores: Sequence[Score]) -> dict[str, pathlib.Path]:
+    folders = [score.workdir / "predictions" / "test" for score in scores]
+    return {path.name: path for folder in folders for path in folder.glob("*.*")}
