@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import sys
+import unittest.mock
 
 import jax
 import pytest
@@ -80,6 +81,30 @@ def test_freed_memory_is_reused_without_page_faults(where):
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
     assert int(faults) < 100  # without it: 16,384
+
+
+@on_linux
+@pytest.mark.parametrize("allocator", ["", "mallctl", "tc_version", "mi_version"])
+def test_an_allocator_in_ld_preload_keeps_its_settings(monkeypatch, allocator):
+    class Libc:
+        """C library that records which of its functions were called."""
+
+        def __init__(self):
+            self.called = set()
+            for name in ("mallopt", "malloc", "free", "madvise", allocator):
+                setattr(self, name, self._function(name))
+
+        def _function(self, name):
+            return unittest.mock.Mock(
+                side_effect=lambda *_: self.called.add(name) or 2**32, spec=["argtypes", "restype"]
+            )
+
+    libc, threads = Libc(), unittest.mock.Mock()
+    monkeypatch.setattr(host.ctypes, "CDLL", lambda name: libc)
+    monkeypatch.setattr(host.threading, "Thread", threads)
+    host.keep_freed_memory.__wrapped__()
+    assert {"malloc", "madvise", "free"} <= libc.called
+    assert ("mallopt" in libc.called) == threads.called == (not allocator)
 
 
 NEW_PAGES = """
