@@ -8,8 +8,9 @@ compared.
     python tools/measure_prepare.py --input '../shared/data/corpus/enwiki/*.gz' \
         --vocabulary ../shared/data/vocab/bert-base-uncased --megabytes 50 100 200 400
 
-Also reported: the speed of the filters of documents on one core, and the peak resident memory of
-the process and of its workers during `prepare`, for texts of several sizes, which repeat the input.
+Also reported: the speed of the filters of documents on one core, and in the worker processes of
+`prepare`, with the search for duplicates; and the peak resident memory of the process and of its
+workers during `prepare`, for texts of several sizes, which repeat the input.
 """
 
 import argparse
@@ -23,10 +24,12 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from bertjax.corpus.filtering import DocumentStages, filter_blocks
 from bertjax.corpus.filters import DocumentFilter, parse_filters
 from bertjax.corpus.prepare import prepare
+from bertjax.corpus.reading import Block
 from bertjax.corpus.text import read_documents
-from bertjax.corpus.workers import available_cores
+from bertjax.corpus.workers import WorkerPool, available_cores
 
 _BATCH_SIZE = 512
 _FILTERS = ("gopher", "duplicates", "near_duplicates=0.8")
@@ -59,6 +62,24 @@ def time_filter(texts: list[str], name: str) -> float:
     started = time.process_time()
     apply(texts)
     return time.process_time() - started
+
+
+def time_filter_in_workers(
+    texts: list[str], name: str, vocabulary: pathlib.Path, workers: int
+) -> float:
+    """Duration of a filter in worker processes, without their start, in seconds."""
+    bounds = parse_filters([name])
+    groups = [texts[i : i + _BATCH_SIZE] for i in range(0, len(texts), _BATCH_SIZE)]
+
+    def run(pool: WorkerPool, groups: list[list[str]]) -> None:
+        for _ in filter_blocks((Block("train", list(group)) for group in groups), pool, bounds, ()):
+            pass
+
+    with WorkerPool(DocumentStages, (bounds, (str(vocabulary), True)), workers) as pool:
+        run(pool, groups[: 2 * workers])  # starts the processes
+        started = time.perf_counter()
+        run(pool, groups)
+        return time.perf_counter() - started
 
 
 def peak_memory(texts: list[str], size: float, vocabulary: pathlib.Path, workers: int) -> dict:
@@ -128,7 +149,8 @@ def main() -> None:
     texts = list(read_documents(options.input))
     megabytes = sum(map(len, texts)) / 1e6
     seconds: dict[str, list[float]] = {"prepare": [], "encode_batch": [], "encode_batch_fast": []}
-    seconds |= {name: [] for name in _FILTERS}
+    in_workers = {name: f"{name}, {options.workers} workers" for name in _FILTERS}
+    seconds |= {name: [] for name in (*_FILTERS, *in_workers.values())}
     for _ in range(options.repeats):
         seconds["encode_batch"].append(time_encoding(texts, options.vocabulary, fast=False))
         preparation = time_preparation(options.input, options.vocabulary, options.workers)
@@ -136,6 +158,9 @@ def main() -> None:
         seconds["encode_batch_fast"].append(time_encoding(texts, options.vocabulary, fast=True))
         for name in _FILTERS:
             seconds[name].append(time_filter(texts, name))
+            seconds[in_workers[name]].append(
+                time_filter_in_workers(texts, name, options.vocabulary, options.workers)
+            )
     median = {name: statistics.median(values) for name, values in seconds.items()}
     result = {
         "megabytes": round(megabytes, 2),

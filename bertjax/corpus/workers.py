@@ -63,7 +63,7 @@ class WorkerPool:
         # Enough that no worker waits while the parent writes, few enough to bound memory.
         self._max_pending = 2 * count + 1
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_) -> None:

@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 from inputs import minilm_folder, prompts, sentences
-from worker import Shape, Step, serve
+from worker import PRECISIONS, Shape, Step, serve
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent))
 import bertjax
@@ -18,13 +18,15 @@ from bertjax.train.checkpoint import trees
 
 def embedding(shape: Shape) -> tuple[Step, int]:
     """`Model.embed` of all sentences."""
-    model, texts = bertjax.load(minilm_folder()), sentences(shape.batch_size)
+    model = bertjax.load(minilm_folder(), precision=PRECISIONS[shape.precision])
+    texts = sentences(shape.batch_size)
     return lambda: model.embed(texts), trees.num_parameters(model.params)
 
 
 def generation(shape: Shape) -> tuple[Step, int]:
     """`Model.generate`: greedy, from text to text."""
-    model, texts = bertjax.load(pathlib.Path(sys.argv[1]) / shape.name), prompts(shape)
+    folder, texts = pathlib.Path(sys.argv[1]) / shape.name, prompts(shape)
+    model = bertjax.load(folder, precision=PRECISIONS[shape.precision])
     options = {"max_new_tokens": shape.new_tokens, "batch_size": shape.batch_size}
     return lambda: model.generate(texts, **options), trees.num_parameters(model.params)
 

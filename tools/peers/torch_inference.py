@@ -21,7 +21,12 @@ def embedding(shape: Shape) -> tuple[Step, int]:
 
     model = sentence_transformers.SentenceTransformer(str(minilm_folder()), device="cpu")
     texts = sentences(shape.batch_size)
-    return lambda: model.encode(texts, show_progress_bar=False), _num_parameters(model)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=shape.precision == "bfloat16"):
+            model.encode(texts, show_progress_bar=False)
+
+    return step, _num_parameters(model)
 
 
 def generation(shape: Shape) -> tuple[Step, int]:
