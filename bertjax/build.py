@@ -78,6 +78,11 @@ def cls_last(fields: Mapping[str, Any]) -> bool:
     return getattr(_model(fields), "cls_last", False)
 
 
+def supports_packing(fields: Mapping[str, Any]) -> bool:
+    """Whether the model that `config.model` describes separates texts that share a row."""
+    return getattr(_model(fields), "supports_packing", True)
+
+
 def model_fields(fields: Mapping[str, Any]) -> list[str]:
     """Names of all fields of the model that `config.model` describes."""
     return list(fields_of(_model(fields)))

@@ -208,7 +208,7 @@ def parser() -> _flags.Parser:
         default=None,
         help="scale every vector to unit length (default: as the model specifies, or no)",
     )
-    _flags.add_batch_size(parser, 64, "texts")
+    _flags.add_batch_size(parser, 64, "rows, which short texts share,")
     _flags.add_max_length(parser)
     add(
         "--truncate",

@@ -133,7 +133,7 @@ class Chunk:
       pairs: Sequences of the texts, with special tokens.
       text_start: Position of the first token of a text in its sequence.
       ids: Tokens of all texts, without special tokens.
-      spans: Character span of each token in its text: from, up to.
+      spans: Character span of each token in its text: from, up to; empty if they were not read.
       counts: Number of tokens of each text.
       num_truncated: Number of truncated texts.
     """
@@ -142,7 +142,7 @@ class Chunk:
     pairs: Pairs
     text_start: int
     ids: Int32[np.ndarray, " T"]
-    spans: Int32[np.ndarray, "T 2"]
+    spans: Int32[np.ndarray, "S 2"]
     counts: Int64[np.ndarray, " n"]
     num_truncated: int
 
@@ -163,6 +163,7 @@ class TextReader:
       cls_last: Whether [CLS] ends a sequence, as in XLNet.
       max_chars_per_word: Characters per word of `char_ids`; 0 for models without character inputs.
       texts_per_chunk: Number of texts per chunk.
+      reads_spans: Whether the character spans of tokens are read, which takes longer.
     """
 
     tokenizer: Tokenizer
@@ -171,6 +172,7 @@ class TextReader:
     cls_last: bool = False
     max_chars_per_word: int = 0
     texts_per_chunk: int = 1024
+    reads_spans: bool = True
 
     @property
     def max_text_tokens(self) -> int:
@@ -208,34 +210,41 @@ class TextReader:
     def _encode_chunk(
         self, texts: list[str], first: int, source: str, character_table: CharacterTable | None
     ) -> Chunk:
-        encoded = [self.tokenizer.encode_with_offsets(text) for text in texts]
+        encoded, spans = self._encode(texts)
         limit = self.max_text_tokens
-        longest = max(range(len(texts)), key=lambda index: len(encoded[index][0]))
-        if len(encoded[longest][0]) > limit and not self.truncate:
+        lengths = np.array([len(ids) for ids in encoded], np.int64)
+        longest = int(lengths.argmax())
+        if lengths[longest] > limit and not self.truncate:
             raise UserError(
-                f"{source}, line {first + longest + 1}: text too long: got "
-                f"{len(encoded[longest][0])} tokens, expected at most {limit}; shorten it, or pass "
-                "--truncate"
+                f"{source}, line {first + longest + 1}: text too long: got {lengths[longest]} "
+                f"tokens, expected at most {limit}; shorten it, or pass --truncate"
             )
-        kept = [(ids[:limit], spans[:limit]) for ids, spans in encoded]
-        counts = np.array([len(ids) for ids, _ in kept], np.int64)
+        kept = [ids[:limit] for ids in encoded]
+        counts = np.minimum(lengths, limit)
         frame = self._template.frame([counts])
-        frame.write(0, (ids for ids, _ in kept))
+        frame.write(0, kept)
         columns, tables = {}, {}
         if character_table is not None:
             columns["char_ids"] = self._character_rows(texts, counts, character_table)
             tables["char_ids"] = character_table.table()
         pairs = Pairs.from_frame(frame, self._template, columns=columns, tables=tables)
-        spans = np.array(list(itertools.chain.from_iterable(s for _, s in kept)), np.int32)
+        kept_spans = itertools.chain.from_iterable(each[:limit] for each in spans)
         return Chunk(
             first=first,
             pairs=pairs,
             text_start=int(frame.segment_starts[0][0]),
-            ids=np.fromiter(itertools.chain.from_iterable(ids for ids, _ in kept), np.int32),
-            spans=spans.reshape(-1, 2),
+            ids=np.fromiter(itertools.chain.from_iterable(kept), np.int32),
+            spans=np.array(list(kept_spans), np.int32).reshape(-1, 2),
             counts=counts,
-            num_truncated=sum(len(ids) > limit for ids, _ in encoded),
+            num_truncated=int((lengths > limit).sum()),
         )
+
+    def _encode(self, texts: list[str]) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        """Returns the ids of each text, and their spans, if they are read."""
+        if not self.reads_spans:
+            return self.tokenizer.encode_batch(texts), []
+        encoded = [self.tokenizer.encode_with_offsets(text) for text in texts]
+        return [ids for ids, _ in encoded], [spans for _, spans in encoded]
 
     def _character_rows(
         self, texts: list[str], counts: Int64[np.ndarray, " n"], character_table: CharacterTable

@@ -265,7 +265,7 @@ def load_masked_lm(run: pretrained.Pretrained, precision: str) -> tuple[Pretrain
         )
     objectives = {head: run.objective(head, run.tokenizer)}
     params = jax.tree.map(jnp.asarray, run.load_params("encoder", head))
-    return Pretrainer(run.encoder(precision), objectives), params
+    return Pretrainer(run.forward_encoder(precision), objectives), params
 
 
 def find_head(objectives: Iterable[str]) -> str | None:

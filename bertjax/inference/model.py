@@ -178,7 +178,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
           normalize: Whether vectors have unit length; None for as the model specifies.
           layer: 0 is the input of the first layer, -1 the last layer.
           max_length: Longer sequences are truncated; 0 for that of the model, or 512.
-          batch_size: Number of texts per batch.
+          batch_size: Number of rows per batch; short texts share a row. CPUs have smaller batches.
 
         Returns:
           float32 [n D], or [D] for a single text.

@@ -137,7 +137,7 @@ def load(
             f"data: got {data}, expected none, since the run's recipe has no knowledge graph; "
             "leave it out"
         )
-    pretrainer = Pretrainer(run.encoder(precision), {head: build.task(config.task)})
+    pretrainer = Pretrainer(run.forward_encoder(precision), {head: build.task(config.task)})
     mesh = sharding.make_mesh({"data": -1, "fsdp": 1, "tensor": 1, "sequence": 1})
     replicated = NamedSharding(mesh, PartitionSpec())
     output = catalog.load("tasks", config.task.name, "dataset").OUTPUT

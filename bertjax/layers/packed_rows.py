@@ -7,11 +7,12 @@ receive outputs with one row per sequence, as without packing.
 import dataclasses
 from collections.abc import Callable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from bertjax.interfaces import Batch
+from bertjax.interfaces import Batch, Params
 from bertjax.layers import masks
 from bertjax.layers.heads import last_token
 from bertjax.pretrainer import Encoded, Encoder, apply_encoder
@@ -51,6 +52,19 @@ class PackedEncoding:
         inputs.setdefault("position_ids", position_ids)
         encoded = self.encode(encoder, inputs, train=train)
         return _separate(encoder, encoded, batch["attention_mask"], _inverse(packed_GS, shape))
+
+
+def encode(encoder: Encoder, params: Params, batch: Batch, num_groups: int) -> Encoded:
+    """Encodes a batch, packed or not, for inference.
+
+    Args:
+      encoder: The module.
+      params: Its parameters.
+      batch: If it is packed, of `num_groups` groups of consecutive sequences that share rows.
+      num_groups: Number of groups.
+    """
+    encode = PackedEncoding(len(batch["input_ids"]) // num_groups)
+    return nn.apply(encode, encoder)({"params": params}, batch, train=False)
 
 
 def _take(values: Array, index: Int[Array, "G S"], shape: tuple[int, int]) -> Array:

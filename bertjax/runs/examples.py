@@ -115,8 +115,7 @@ def check(config: ConfigDict) -> None:
             f"config.data.mixture is not supported with format {data.format}, whose rows are not "
             "independent examples of a corpus: leave it at (), or choose another format"
         )
-    model = catalog.load("models", config.model.name).Model
-    if example_format.packs_documents and not getattr(model, "supports_packing", True):
+    if example_format.packs_documents and not build.supports_packing(config.model):
         raise UserError(
             f"config.data.format={data.format} is not supported with model {config.model.name}, "
             "which does not separate packed documents or their positions: choose another format or "

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from bertjax import build, catalog
+from bertjax import build
 from bertjax.errors import UserError
 from bertjax.interfaces import extent
 from bertjax.layers.packed_rows import PackedEncoding
@@ -50,9 +50,8 @@ def check(config: ConfigDict) -> None:
 
 def _obstacle(config: ConfigDict) -> str:
     """The part of the config that requires one row per example; "" if none does."""
-    model = catalog.load("models", config.model.name).Model
     obstacles = {
-        f"model {config.model.name}": not getattr(model, "supports_packing", True),
+        f"model {config.model.name}": not build.supports_packing(config.model),
         "config.data.knowledge": bool(config.data.get("knowledge")),
         "further objectives": bool(config.get("objectives")),
     }
