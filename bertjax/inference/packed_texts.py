@@ -2,8 +2,9 @@
 
 Texts sorted by length need a compiled shape for each of many lengths, or padding. Here rows are
 filled by best-fit decreasing and one text does not attend to another (`layers/packed_rows.py`).
-Most rows have twice to four times the mean length of the texts; longer texts are in rows of twice
-that length, four times, and so on, which shorter texts fill. So there are two to four shapes.
+The shortest rows have two to four times the mean length of the texts, or half of that for many
+texts; longer texts are in rows of twice that length, four times, and so on, which shorter texts
+fill. So there are two to five shapes.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,10 @@ from bertjax.tasks.sequences import Pairs
 TEXTS_PER_ROW = 8
 """Maximum number of texts of a row. Batches have arrays for as many, and rows of a multiple of as
 many tokens."""
-_MIN_LENGTH = 16
+_MIN_LENGTH = 32
+_MANY_BATCHES = 32
+"""From this number of batches on, the time that shorter rows save exceeds that of compiling them.
+Attention takes less time in them."""
 
 
 class _Placed(NamedTuple):
@@ -53,7 +57,9 @@ def batches(
       local_rows: From the number of texts of a batch to those that this host builds.
     """
     remaining = np.arange(len(pairs))
-    lengths = _row_lengths(pairs.lengths, max_seq_length)
+    are_many = 0 < _MANY_BATCHES * max_tokens < pairs.lengths.sum()
+    shortest = (1.25 if are_many else 2) * pairs.lengths.mean()
+    lengths = _row_lengths(shortest, max_seq_length)
     for length, shorter in zip(lengths, [*lengths[1:], 0], strict=True):
         if not (pairs.lengths[remaining] > shorter).any():
             continue
@@ -68,16 +74,15 @@ def batches(
             yield _batch(pairs, some, (num_groups, num_rows // num_groups, length), local_rows)
 
 
-def _row_lengths(lengths: Int[np.ndarray, " n"], max_seq_length: int) -> list[int]:
+def _row_lengths(shortest: float, max_seq_length: int) -> list[int]:
     """Returns the lengths of rows, longest first: powers of two, and that of the longest text."""
-    length, longest = _MIN_LENGTH, -(-max_seq_length // TEXTS_PER_ROW) * TEXTS_PER_ROW
-    while length < 2 * lengths.mean():
-        length *= 2
-    found = []
+    longest = -(-max_seq_length // TEXTS_PER_ROW) * TEXTS_PER_ROW
+    length, found = _MIN_LENGTH, [longest]
     while length < longest:
-        found.append(length)
+        if length >= shortest:
+            found.insert(1, length)
         length *= 2
-    return [longest, *reversed(found)]
+    return found
 
 
 def _fill_rows(

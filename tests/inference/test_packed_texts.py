@@ -74,6 +74,8 @@ def test_few_shapes_with_little_padding_and_limited_size():
     assert max(sizes) <= 1000
     lengths = [batch["input_ids"].shape[1] for batch in batches]
     assert lengths == sorted(lengths, reverse=True)
+    many = [batch["input_ids"].shape[1] for _, batch in make(np.tile(SENTENCES, 2))]
+    assert set(many) == {*lengths, lengths[-1] // 2}
     assert make(SENTENCES, max_tokens=0)[-1][1]["packed_tokens"].size == 16 * lengths[-1]
 
 
