@@ -58,7 +58,7 @@ def batches(
     """
     remaining = np.arange(len(pairs))
     are_many = 0 < _MANY_BATCHES * max_tokens < pairs.lengths.sum()
-    shortest = (1.25 if are_many else 2) * pairs.lengths.mean()
+    shortest = (1 if are_many else 2) * pairs.lengths.mean()
     lengths = _row_lengths(shortest, max_seq_length)
     for length, shorter in zip(lengths, [*lengths[1:], 0], strict=True):
         if not (pairs.lengths[remaining] > shorter).any():
