@@ -159,7 +159,7 @@ class SentenceExamples:
         is_random, partner, share = self._assign_partners(epoch, example)
         rows = np.flatnonzero(is_random)
         locations = self._locator.locate(epoch, example)
-        table, text = self._read(locations + self._locator.locate(epoch, partner[rows]))
+        table, text = self._read(locations + self._locator.locate(epoch, partner))
         a, b = segments.split(table, text, np.append(share, share[rows]))
         own, others = np.arange(len(example)), np.arange(len(example), len(text.row))
         a, b, random_b = a.take(own), b.take(own), b.take(others)
@@ -172,16 +172,18 @@ class SentenceExamples:
     def _assign_partners(
         self, epoch: int, example: Int[np.ndarray, " n"]
     ) -> tuple[Bool[np.ndarray, " n"], Int[np.ndarray, " n"], np.ndarray]:
-        """Returns whether each second segment is random, its example, and the split points."""
+        """Returns whether each second segment is random, the examples of those, and the splits."""
         is_random, partner, share = assign_partners(epoch, example, self.num_examples, self.seed)
         document = self._locator.document(epoch, example)
         is_random = is_random | self._lone[document]
+        example, document, partner = example[is_random], document[is_random], partner[is_random]
         invalid = partner < 0
         invalid |= self._locator.document(epoch, np.where(invalid, example, partner)) == document
-        sampled = sample_other_documents(
-            epoch, example, document, self._locator.examples_of_document, self.seed
+        documents = self._locator.examples_of_document
+        partner[invalid] = sample_other_documents(
+            epoch, example[invalid], document[invalid], documents, self.seed
         )
-        return is_random, np.where(invalid, sampled, partner), share
+        return is_random, partner, share
 
     def _truncate(
         self, epoch: int, example: Int[np.ndarray, " n"], a: Segment, b: Segment

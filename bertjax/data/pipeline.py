@@ -39,8 +39,9 @@ def prefetch_items(items: Iterable[Item]) -> Iterator[Item]:
 Rows = slice | Int[np.ndarray, " n"] | None
 """The rows of the global batch that a host builds; `None` for all."""
 
-_ROWS_PER_JOB = 1024
-"""Small batches are built several at once: the cost of a call is shared by all of its rows."""
+_BYTES_PER_JOB = 4 << 20
+"""Small batches are built several at once, up to this size: the rows of a call share the records
+that it reads and the cost of the call."""
 
 
 class Phase(NamedTuple):
@@ -168,9 +169,9 @@ def phased_batches(
     """
     for phase in phases:
         _check_size(phase)
-    group = min(_steps_per_job(phase.batch_size, phase.rows) for phase in phases)
-    num_pending = threads + -(-prefetch // group)
-    return Batches(_training_jobs(phases, start_step), threads=threads, num_pending=num_pending)
+    groups = [_steps_per_job(phase) for phase in phases]
+    jobs = _training_jobs(phases, groups, start_step)
+    return Batches(jobs, threads=threads, num_pending=threads + -(-prefetch // min(groups)))
 
 
 def evaluation_batches(
@@ -186,8 +187,9 @@ def evaluation_batches(
     The first batches are a random sample, for a split that is too large to evaluate as a whole.
     The last batch is padded with examples whose `example_weight` is 0. See `batches`.
     """
-    group = _steps_per_job(batch_size, rows)
-    jobs = _evaluation_jobs(examples, batch_size, rows, group)
+    phase = Phase(None, examples, batch_size, rows)
+    group = _steps_per_job(phase)
+    jobs = _evaluation_jobs(phase, group)
     return Batches(jobs, threads=threads, num_pending=threads + -(-prefetch // group))
 
 
@@ -201,20 +203,23 @@ def _check_size(phase: Phase) -> None:
         )
 
 
-def _steps_per_job(batch_size: int, rows: Rows) -> int:
-    return max(1, _ROWS_PER_JOB // max(1, len(_row_indices(batch_size, rows))))
+def _steps_per_job(phase: Phase) -> int:
+    row = phase.examples.build(0, np.zeros(1, np.int64))
+    row_bytes = sum(values.nbytes for values in row.values())
+    return max(1, _BYTES_PER_JOB // (row_bytes * max(1, len(_row_indices(phase)))))
 
 
-def _row_indices(batch_size: int, rows: Rows) -> Int[np.ndarray, " n"]:
-    numbers = np.arange(batch_size, dtype=np.int64)
-    return numbers if rows is None else numbers[rows]
+def _row_indices(phase: Phase) -> Int[np.ndarray, " n"]:
+    numbers = np.arange(phase.batch_size, dtype=np.int64)
+    return numbers if phase.rows is None else numbers[phase.rows]
 
 
-def _training_jobs(phases: Sequence[Phase], start_step: int) -> Iterator[Callable]:
+def _training_jobs(
+    phases: Sequence[Phase], groups: Sequence[int], start_step: int
+) -> Iterator[Callable]:
     begin = 0
-    for phase in phases:
+    for phase, group in zip(phases, groups, strict=True):
         end = None if phase.steps is None else begin + phase.steps
-        group = _steps_per_job(phase.batch_size, phase.rows)
         step = max(begin, start_step)
         while end is None or step < end:
             stop = step + group if end is None else min(step + group, end)
@@ -225,7 +230,7 @@ def _training_jobs(phases: Sequence[Phase], start_step: int) -> Iterator[Callabl
 
 def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tuple[int, HostBatch]]:
     """Build the batches of the steps [step, stop) of a phase that starts at step `begin`."""
-    rows = _row_indices(phase.batch_size, phase.rows)
+    rows = _row_indices(phase)
     steps = np.arange(step - begin, stop - begin, dtype=np.int64)[:, None]
     positions = phase.first_position + steps * phase.batch_size + rows
     built = _build(phase.examples, positions.reshape(-1))
@@ -233,24 +238,19 @@ def _training_steps(phase: Phase, begin: int, step: int, stop: int) -> list[tupl
     return _split_steps(built, step, len(rows))
 
 
-def _evaluation_jobs(
-    examples: ExampleSource, batch_size: int, rows: Rows, group: int
-) -> Iterator[Callable]:
-    end = -(-examples.num_examples // batch_size)
+def _evaluation_jobs(phase: Phase, group: int) -> Iterator[Callable]:
+    end = -(-phase.examples.num_examples // phase.batch_size)
     for step in range(0, end, group):
-        stop = min(step + group, end)
-        yield functools.partial(_evaluation_steps, examples, batch_size, rows, step, stop)
+        yield functools.partial(_evaluation_steps, phase, step, min(step + group, end))
 
 
-def _evaluation_steps(
-    examples: ExampleSource, batch_size: int, rows: Rows, step: int, stop: int
-) -> list[tuple[int, HostBatch]]:
-    numbers = _row_indices(batch_size, rows)
+def _evaluation_steps(phase: Phase, step: int, stop: int) -> list[tuple[int, HostBatch]]:
+    rows, size = _row_indices(phase), phase.examples.num_examples
     steps = np.arange(step, stop, dtype=np.int64)[:, None]
-    position = (steps * batch_size + numbers).reshape(-1)
-    built = _build(examples, np.minimum(position, examples.num_examples - 1))
-    built["example_weight"] = (position < examples.num_examples).astype(np.float32)
-    return _split_steps(built, step, len(numbers))
+    position = (steps * phase.batch_size + rows).reshape(-1)
+    built = _build(phase.examples, np.minimum(position, size - 1))
+    built["example_weight"] = (position < size).astype(np.float32)
+    return _split_steps(built, step, len(rows))
 
 
 def _build(examples: ExampleSource, position: Int[np.ndarray, " n"]) -> HostBatch:

@@ -200,7 +200,7 @@ def test_an_error_in_a_thread_is_raised_at_its_batch(make_examples, monkeypatch)
         return build(epoch, example)
 
     monkeypatch.setattr(examples, "build", sometimes)
-    monkeypatch.setattr(pipeline, "_ROWS_PER_JOB", 1)
+    monkeypatch.setattr(pipeline, "_steps_per_job", lambda phase: 1)
     iterator = batches(examples, batch_size=2, threads=1)
     assert [next(iterator)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UserError, match="the disk went away"):
@@ -210,9 +210,27 @@ def test_an_error_in_a_thread_is_raised_at_its_batch(make_examples, monkeypatch)
         next(iterator)
 
 
+def test_small_rows_are_built_together_and_large_ones_by_the_step(make_examples, monkeypatch):
+    examples, built = make_examples(), []
+    build = examples.build
+    row_bytes = sum(values.nbytes for values in build(0, np.arange(1)).values())
+
+    def counted(epoch, example):
+        built.append(len(example))
+        return build(epoch, example)
+
+    monkeypatch.setattr(examples, "build", counted)
+    for size, expected in ((8 * row_bytes, [1, 8, 8, 8]), (row_bytes, [1, 2] + 11 * [2])):
+        monkeypatch.setattr(pipeline, "_BYTES_PER_JOB", size)
+        with batches(examples, batch_size=2, num_steps=12, threads=1) as iterator:
+            assert [step for step, _ in iterator] == list(range(12))
+        assert built == expected
+        built.clear()
+
+
 def test_prefetching_is_bounded(make_examples, monkeypatch):
     examples = make_examples()
-    monkeypatch.setattr(pipeline, "_ROWS_PER_JOB", 1)
+    monkeypatch.setattr(pipeline, "_steps_per_job", lambda phase: 1)
     build, built, enough = examples.build, [], threading.Event()
 
     def counted(epoch, example):
@@ -231,7 +249,7 @@ def test_prefetching_is_bounded(make_examples, monkeypatch):
 
 def test_closing_stops_the_threads(make_examples, monkeypatch):
     examples = make_examples()
-    monkeypatch.setattr(pipeline, "_ROWS_PER_JOB", 1)
+    monkeypatch.setattr(pipeline, "_steps_per_job", lambda phase: 1)
     build, started, resume = examples.build, [], threading.Event()
 
     def slow(epoch, example):
