@@ -2,7 +2,7 @@
 
 A `Model` has the config, tokenizer, Linen module and parameters of a run, and the methods of its
 heads: `fill_mask`, `generate`, `classify`, `tag`, `answer`; every encoder can `embed`, and is
-accepted by `mteb.evaluate`. Functions are compiled once per shape; texts are batched by length.
+accepted by `mteb.evaluate`. Functions are compiled once per shape; short texts share rows.
 """
 
 import dataclasses
@@ -171,7 +171,7 @@ class Model(pretrained.Pretrained, MtebEncoder):
         2
 
         Args:
-          texts: A text, or texts of any number, which are batched by length.
+          texts: A text, or texts of any number.
           prompt: Put before every text; None for that of `prompt_name`.
           prompt_name: "query", "document" or another prompt of the model; "" for its default.
           pooling: "mean", "weighted" by position, or "cls"; "" for that of the model, or mean.

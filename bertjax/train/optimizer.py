@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from bertjax import catalog
 from bertjax.constraints import Relation
@@ -64,8 +64,9 @@ class AveragingOptimizer(NamedTuple):
 
     Attributes:
       init: Parameters -> state.
-      update: (gradient, state, parameters, obj_fn=) -> (direction, next state). `obj_fn` maps
-        parameters to the loss of one microbatch, for algorithms that differentiate it.
+      update: (gradient, state, parameters, finite=, obj_fn=) -> (direction, next state). The state
+        stays the same where `finite` is False. `obj_fn` maps parameters to the loss of one
+        microbatch, for algorithms that differentiate it.
       averaging: See `train/averaging.py`.
     """
 
@@ -115,7 +116,7 @@ def make(
     freeze = freeze_layers(frozen_layers, num_layers) if frozen_layers >= 0 else optax.identity()
     # One flat chain: checkpoints name optimizer state by its index here; the first has none.
     # Layers are frozen in the gradient too, whose norm would count them.
-    chain = [optax.chain(freeze, clip), *algorithm.transforms(*rule)]
+    chain = [optax.chain(freeze, clip), *map(_skippable, algorithm.transforms(*rule))]
     if layerwise_decay != 1.0:
         chain.append(scale_by_depth(layerwise_decay, num_layers))
     if frozen_layers >= 0:
@@ -184,11 +185,62 @@ def _with_gradient_mask(
     Computed from sums of squares, which clipping needs anyway: another pass over it costs time.
     """
 
-    def update(gradient, state, params, **extra):
+    def update(gradient, state, params, *, finite=True, **extra):
         has_gradient = jax.tree.map(lambda array: jnp.sum(jnp.square(array)) > 0, gradient)
-        return chain.update(gradient, state, params, has_gradient=has_gradient, **extra)
+        extra |= {"finite": finite, "has_gradient": has_gradient}
+        return chain.update(gradient, state, params, **extra)
 
     return optax.GradientTransformationExtraArgs(chain.init, update)
+
+
+class SkippableTransformation(optax.GradientTransformationExtraArgs):
+    """A transformation whose state stays the same where the argument `finite` is False."""
+
+
+def _skippable(transform: optax.GradientTransformation) -> SkippableTransformation:
+    if isinstance(transform, SkippableTransformation):
+        return transform
+    whole = optax.with_extra_args_support(transform)
+
+    def update(updates, state, params=None, *, finite, **extra):
+        updates, new = whole.update(updates, state, params, finite=finite, **extra)
+        return updates, where_finite(finite, new, state)
+
+    return SkippableTransformation(whole.init, update)
+
+
+def where_finite(finite: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """Returns the new arrays where `finite` is True, else the old ones."""
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
+
+
+def scale_by_adam(b1: float, b2: float, eps: float) -> SkippableTransformation:
+    """Adam (Kingma & Ba 2015, algorithm 1), as in Optax.
+
+    On CPUs the moments are computed before the direction, which XLA would compute from copies of
+    the old ones: that takes memory traffic of 60 instead of 40 bytes per parameter.
+    """
+
+    def update(gradient, state, params=None, *, finite, **_):
+        count = optax.safe_increment(state.count)
+        mu = optax.tree.update_moment(gradient, state.mu, b1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(gradient, state.nu, b2, 2)
+        state = where_finite(finite, optax.ScaleByAdamState(count, mu, nu), state)
+        mu, nu = jax.tree.map(_compute_first, (state.mu, state.nu))
+        direction = jax.tree.map(
+            lambda mean, square: mean / (jnp.sqrt(square) + eps),
+            optax.tree.bias_correction(mu, b1, count),
+            optax.tree.bias_correction(nu, b2, count),
+        )
+        return direction, state._replace(mu=mu, nu=nu)
+
+    return SkippableTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
+
+
+def _compute_first(array: Array) -> Array:
+    return jax.lax.platform_dependent(
+        array, cpu=jax.lax.optimization_barrier, default=lambda array: array
+    )
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:

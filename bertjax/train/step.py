@@ -22,6 +22,7 @@ from bertjax.train.accumulation import (
     sum_over,
 )
 from bertjax.train.averaging import DoneStep, averaging_of
+from bertjax.train.optimizer import where_finite
 from bertjax.train.schedule import SCHEDULE_STEP
 from bertjax.train.sharding import num_data_shards, vmap_data_shards
 from bertjax.train.state import TrainState
@@ -259,22 +260,19 @@ def _update(
     finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(gradient_norm)
     objective = _as_objective(microbatch_loss, gradient_params)
     updates, opt_state = optimizer.update(
-        gradient, state.opt_state, gradient_params, obj_fn=objective
+        gradient, state.opt_state, gradient_params, finite=finite, obj_fn=objective
     )
     updates = jax.tree.map(lambda update: -metrics["learning_rate"] * update, updates)
 
-    def select(new, old):
-        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
-
-    params = select(optax.apply_updates(state.params, updates), state.params)
+    params = where_finite(finite, optax.apply_updates(state.params, updates), state.params)
     done = DoneStep(state.step, metrics["learning_rate"], finite)
     average = averaging_of(optimizer).update(state.average, params, done)
     skipped = (~finite).astype(jnp.int32)
     state = state.replace(
         step=state.step + 1,
         params=params,
-        opt_state=select(opt_state, state.opt_state),
-        carry=select(carry, state.carry),
+        opt_state=opt_state,
+        carry=where_finite(finite, carry, state.carry),
         skipped=state.skipped + skipped,
         skipped_in_a_row=(state.skipped_in_a_row + 1) * skipped,
         average=average,

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import catalog
 from bertjax.pretrainer import Encoded, Objective, Pretrainer
 from bertjax.train import optimizer
 from bertjax.train.state import create, unbox
@@ -98,6 +99,27 @@ def test_a_gradient_that_is_not_finite_skips_the_update():
     assert after.skipped == after.skipped_in_a_row == after.step == 1
     assert after.params["encoder"]["parameter"] == before.params["encoder"]["parameter"] == 0
     assert after.opt_state[1].count == 0
+
+
+@pytest.mark.parametrize("name", catalog.names(optimizer.FOLDER))
+def test_a_skipped_update_keeps_the_state_of_every_optimizer(name):
+    params = {"encoder": {"kernel": jnp.ones((3, 4)), "embedding": jnp.ones((5, 3))}}
+    transform = optimizer.make(name)
+
+    @jax.jit
+    def update(state, gradient, finite):
+        extra = {"finite": finite, "obj_fn": lambda params: params["encoder"]["kernel"].sum()}
+        return transform.update(gradient, state, params, **extra)[1]
+
+    before = update(transform.init(params), params, True)
+    skipped = update(before, jax.tree.map(lambda array: array * np.nan, params), False)
+    changed = update(before, params, True)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(skipped), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert any(
+        not np.array_equal(old, new)
+        for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(changed), strict=True)
+    )
 
 
 def test_the_learning_rate_follows_the_step_number():

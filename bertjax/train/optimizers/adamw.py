@@ -5,7 +5,12 @@ import dataclasses
 import optax
 
 from bertjax.constraints import Epsilon, NonNegativeFloat, ShareBelowOne
-from bertjax.train.optimizer import DECAY_BELOW_ONE, UNSCALED, add_decayed_weights
+from bertjax.train.optimizer import (
+    DECAY_BELOW_ONE,
+    UNSCALED,
+    add_decayed_weights,
+    scale_by_adam,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Optimizer:
           mup_rule: Scales the direction by the width of the model, but not the weight decay.
         """
         return (
-            optax.scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps),
+            scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps),
             mup_rule,
             add_decayed_weights(self.weight_decay),
         )

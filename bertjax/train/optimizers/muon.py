@@ -16,7 +16,12 @@ from jaxtyping import Array, Float, PyTree
 
 from bertjax.constraints import PositiveFloat, PositiveInt, ShareBelowOne
 from bertjax.train import matrices, sharding
-from bertjax.train.optimizer import add_decayed_weights, parameter_name
+from bertjax.train.optimizer import (
+    SkippableTransformation,
+    add_decayed_weights,
+    parameter_name,
+    scale_by_adam,
+)
 from bertjax.train.optimizers import adamw
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -44,10 +49,11 @@ class Optimizer(adamw.Optimizer):
     def transforms(self) -> tuple[optax.GradientTransformation, ...]:
         """The steps of the chain from clipped gradient to direction."""
         muon = _scale_by_muon(self.muon_momentum, self.muon_steps, self.muon_rms)
-        adam = optax.scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps)
+        adam = scale_by_adam(self.adam_b1, self.adam_b2, self.adam_eps)
+        other = optax.masked(adam, lambda params: _matrices(params, chosen=False))
         return (
             optax.masked(muon, lambda params: _matrices(params, chosen=True)),
-            optax.masked(adam, lambda params: _matrices(params, chosen=False)),
+            SkippableTransformation(*other),
             add_decayed_weights(self.weight_decay),
         )
 

@@ -14,7 +14,12 @@ from jaxtyping import Array
 
 from bertjax.constraints import NonNegativeFloat, ShareBelowOne
 from bertjax.train import matrices
-from bertjax.train.optimizer import UNSCALED, add_decayed_weights
+from bertjax.train.optimizer import (
+    UNSCALED,
+    SkippableTransformation,
+    add_decayed_weights,
+    scale_by_adam,
+)
 from bertjax.train.optimizers import adamw
 
 
@@ -39,12 +44,12 @@ class Optimizer(adamw.Optimizer):
 
 def _stable_adamw(
     fields: Optimizer, mup_rule: optax.GradientTransformation
-) -> optax.GradientTransformationExtraArgs:
+) -> SkippableTransformation:
     """AdamW whose direction, weight decay included, is divided by max(1, RMS) in each layer.
 
     RMS^2 is the mean of gradient^2 / max(second moment, eps^2) over a parameter of a layer.
     """
-    adam = optax.scale_by_adam(fields.adam_b1, fields.adam_b2, fields.adam_eps)
+    adam = scale_by_adam(fields.adam_b1, fields.adam_b2, fields.adam_eps)
     decay = add_decayed_weights(fields.weight_decay)
 
     def clip(path: tuple, direction: Array, gradient: Array, second_moment: Array) -> Array:
@@ -52,8 +57,8 @@ def _stable_adamw(
         ratio = matrices.rms(path, gradient * jax.lax.rsqrt(bounded))
         return direction / jnp.maximum(1.0, ratio)
 
-    def update(gradient, state, params, *, has_gradient, **_):
-        direction, state = adam.update(gradient, state)
+    def update(gradient, state, params, *, finite, has_gradient, **_):
+        direction, state = adam.update(gradient, state, finite=finite)
         direction, _ = mup_rule.update(direction, mup_rule.init(params))
         direction, _ = decay.update(
             direction, decay.init(params), params, has_gradient=has_gradient
@@ -62,4 +67,4 @@ def _stable_adamw(
         clipped = jax.tree_util.tree_map_with_path(clip, direction, gradient, unbiased)
         return clipped, state
 
-    return optax.GradientTransformationExtraArgs(adam.init, update)
+    return SkippableTransformation(adam.init, update)
