@@ -339,8 +339,9 @@ def plot(measured: dict[str, Any], path: pathlib.Path) -> None:
         axes.bar_label(bars, fmt="%.2f", fontsize=8)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks([place + 0.4 - width / 2 for place in range(len(shapes))], shapes)
-    axes.set(ylabel="time over that of bertjax")
-    axes.legend()
+    title = f"{measured['task']}, {measured['precision']}, {measured['machine']['processor']}"
+    axes.set(xlabel="shape", ylabel="time over that of bertjax", title=title)
+    figure.legend(loc="outside lower center", ncols=len(peers))
     figure.savefig(path, dpi=120)
 
 

@@ -48,7 +48,7 @@ def test_ratios_are_of_the_same_round(tool, monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="plots need matplotlib: bertjax[plots]")
     monkeypatch.setattr(tool, "Workers", FakeWorkers)
     monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(tool, "_machine", dict)
+    monkeypatch.setattr(tool, "_machine", lambda: {"processor": "a processor"})
     output = tmp_path / "peers.json"
     words = ["compare_peers.py", "--shapes", "mini", "--rounds", "3", "--output", str(output)]
     monkeypatch.setattr("sys.argv", [*words, "--peers", "huggingface", "bare_jax"])
